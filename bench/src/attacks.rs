@@ -53,7 +53,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     ]];
     for attack in Attack::ALL {
         progress(&format!("attacks: {}", attack.name()));
-        let folder = files::scratch(settings)?;
+        let folder = files::scratch_folder(settings)?;
         let (asked, peak_mib) = beside(attack, &settings.program, &upstream, folder.path(), asks)?;
         let name = attack.name();
         let line = |what: &str| format!("{name}: {what}");

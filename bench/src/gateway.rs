@@ -14,7 +14,7 @@ use anyhow::Context as _;
 
 use crate::{
     gateway::upstream::Upstream,
-    http::load::{Cell, Keys, Length, Load, drive, each},
+    http::load::{HttpLoad, HttpMeasurement, KeyPattern, Length, drive, each},
     machine,
     measure::{median, ratios, turns},
     report::{Report, Target},
@@ -45,27 +45,27 @@ enum Proxy {
 
 /// What is measured, and for which part of the benchmark.
 #[derive(Clone, Copy, Debug)]
-struct Subject {
+struct ProxyCase {
     part: &'static str,
     name: &'static str,
     proxy: Proxy,
-    keys: Keys,
+    keys: KeyPattern,
 }
 
-impl Subject {
-    const fn semel(part: &'static str, name: &'static str, keys: Keys) -> Self {
+impl ProxyCase {
+    const fn semel(part: &'static str, name: &'static str, keys: KeyPattern) -> Self {
         Self { part, name, proxy: Proxy::Semel, keys }
     }
 }
 
 /// What the others are held against.
-const NGINX: Subject =
-    Subject { part: FAMILY, name: "nginx", proxy: Proxy::Nginx, keys: Keys::New };
+const NGINX: ProxyCase =
+    ProxyCase { part: FAMILY, name: "nginx", proxy: Proxy::Nginx, keys: KeyPattern::New };
 
-const AT_ONCE: [Subject; 3] = [
-    Subject::semel(PASS, "no key", Keys::Without),
-    Subject::semel(UNIQUE, "unique keys", Keys::New),
-    Subject::semel(REPLAY, "nine in ten repeats", Keys::Repeated(9)),
+const AT_ONCE: [ProxyCase; 3] = [
+    ProxyCase::semel(PASS, "no key", KeyPattern::Without),
+    ProxyCase::semel(UNIQUE, "unique keys", KeyPattern::New),
+    ProxyCase::semel(REPLAY, "nine in ten repeats", KeyPattern::Repeated(9)),
 ];
 
 /// How a comparison is made.
@@ -77,7 +77,7 @@ struct Conditions {
 }
 
 /// A subject and what was seen of it, round by round.
-type Seen = (Subject, Vec<Cell>);
+type ProxyMeasurements = (ProxyCase, Vec<HttpMeasurement>);
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     if settings.wants(JWT) && settings.against.is_none() {
@@ -89,11 +89,11 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     if let Some(former) = &settings.against {
         return against::run(settings, former, report);
     }
-    let wanted = |subject: &Subject| settings.wants(subject.part);
+    let wanted = |subject: &ProxyCase| settings.wants(subject.part);
     let at_once = AT_ONCE.into_iter().filter(wanted).collect::<Vec<_>>();
     let unique = at_once.iter().copied().filter(|subject| subject.part == UNIQUE);
     let unique = unique.collect::<Vec<_>>();
-    let slow = [Subject::semel(SLOW, "unique keys", Keys::New)];
+    let slow = [ProxyCase::semel(SLOW, "unique keys", KeyPattern::New)];
     let slow = slow.into_iter().filter(wanted).collect::<Vec<_>>();
     let usual = Conditions { connections: 64, delay: Duration::ZERO };
     let usual = (usual, compare(settings, usual, &at_once)?);
@@ -130,24 +130,25 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
 fn compare(
     settings: &Settings,
     conditions: Conditions,
-    subjects: &[Subject],
-) -> anyhow::Result<Vec<Seen>> {
+    subjects: &[ProxyCase],
+) -> anyhow::Result<Vec<ProxyMeasurements>> {
     if subjects.is_empty() {
         return Ok(Vec::new());
     }
     let subjects = [&[NGINX], subjects].concat();
-    let mut seen: Vec<Seen> = subjects.into_iter().map(|one| (one, Vec::new())).collect();
+    let mut seen: Vec<ProxyMeasurements> =
+        subjects.into_iter().map(|one| (one, Vec::new())).collect();
     let (warm_up, length) = settings.cell();
     let Conditions { connections, delay } = conditions;
     for round in 0..ROUNDS {
         for at in turns(round, seen.len()) {
             let (subject, cells) = &mut seen[at];
-            let Subject { name, keys, .. } = *subject;
+            let ProxyCase { name, keys, .. } = *subject;
             let what = format!("{}{name}", prefix(conditions));
             progress(&format!("{FAMILY}: {what}, round {} of {ROUNDS}", round + 1));
             // The warm-up has to see the store's first checkpoint; a round sees several.
             let (warm_up, length) = (warm_up * 2, Length::Time(length));
-            let load = Load { connections, keys, warm_up, length };
+            let load = HttpLoad { connections, keys, warm_up, length };
             cells.push(measure(settings, subject.proxy, delay, load).with_context(|| name)?);
         }
     }
@@ -155,8 +156,13 @@ fn compare(
 }
 
 /// Measures one proxy, new and with a new upstream.
-fn measure(settings: &Settings, proxy: Proxy, delay: Duration, load: Load) -> anyhow::Result<Cell> {
-    let folder = files::scratch(settings)?;
+fn measure(
+    settings: &Settings,
+    proxy: Proxy,
+    delay: Duration,
+    load: HttpLoad,
+) -> anyhow::Result<HttpMeasurement> {
+    let folder = files::scratch_folder(settings)?;
     let upstream = Upstream::start(delay)?;
     let (_proxy, site) = match proxy {
         Proxy::Nginx => nginx::start(&upstream, folder.path())?,
@@ -167,7 +173,7 @@ fn measure(settings: &Settings, proxy: Proxy, delay: Duration, load: Load) -> an
 
 /// How much of the machine the load took, and how much others did: it says how far to trust the
 /// ratios.
-fn add_load(report: &mut Report, seen: &[Seen]) {
+fn add_load(report: &mut Report, seen: &[ProxyMeasurements]) {
     let Some((_, nginx)) = seen.first() else {
         return;
     };
@@ -183,7 +189,12 @@ fn add_load(report: &mut Report, seen: &[Seen]) {
 }
 
 /// Adds what was seen for one part. The part of the family has nginx.
-fn add(report: &mut Report, part: &'static str, conditions: Conditions, seen: &[Seen]) {
+fn add(
+    report: &mut Report,
+    part: &'static str,
+    conditions: Conditions,
+    seen: &[ProxyMeasurements],
+) {
     let Some((_, nginx)) = seen.first() else {
         return;
     };
@@ -208,7 +219,7 @@ fn add(report: &mut Report, part: &'static str, conditions: Conditions, seen: &[
 }
 
 /// The processor time again, by the names of threads, where one counts.
-fn add_threads(report: &mut Report, part: &'static str, what: &str, cells: &[Cell]) {
+fn add_threads(report: &mut Report, part: &'static str, what: &str, cells: &[HttpMeasurement]) {
     let names = cells.iter().flat_map(|cell| cell.thread_micros.keys());
     for name in names.map(|name| kind(name)).collect::<BTreeSet<_>>() {
         let rounds = each(cells, |cell| {
@@ -230,11 +241,11 @@ fn kind(name: &str) -> &str {
 fn compare_with(
     report: &mut Report,
     conditions: Conditions,
-    subject: Subject,
-    cells: &[Cell],
-    nginx: &[Cell],
+    subject: ProxyCase,
+    cells: &[HttpMeasurement],
+    nginx: &[HttpMeasurement],
 ) {
-    let Subject { part, name, .. } = subject;
+    let ProxyCase { part, name, .. } = subject;
     let what = |text: &str| format!("{}{name}{text}", prefix(conditions));
     let [rates, nginx_rates] = [cells, nginx].map(|of| each(of, |cell| cell.per_second));
     let target = match (part, conditions.connections) {
@@ -267,7 +278,7 @@ fn memory(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let count = settings.or_quick(1_000_000, 50_000);
     progress(&format!("{MEMORY}: {count} keys"));
     let (warm_up, length) = (Duration::ZERO, Length::Requests(count));
-    let load = Load { connections: 256, keys: Keys::New, warm_up, length };
+    let load = HttpLoad { connections: 256, keys: KeyPattern::New, warm_up, length };
     let cell = measure(settings, Proxy::Semel, Duration::ZERO, load)?;
     progress_end();
     let mebibytes = cell.resident_bytes / f64::from(1 << 20);

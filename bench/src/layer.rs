@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::{
-    http::load::{Cell, Keys, Length, Load, drive, each},
-    layer::server::{Guard, Server},
+    http::load::{HttpLoad, HttpMeasurement, KeyPattern, Length, drive, each},
+    layer::server::{AppServer, Guard},
     machine,
     measure::{ratios, turns},
     report::{Report, Target},
@@ -24,11 +24,11 @@ const REPLAY: &str = "layer.replay";
 
 /// What is measured, and for which part of the benchmark.
 #[derive(Clone, Copy, Debug)]
-struct Subject {
+struct LayerCase {
     part: &'static str,
     name: &'static str,
     guard: Guard,
-    keys: Keys,
+    keys: KeyPattern,
     /// What it may cost over bare axum.
     cost: Option<Target>,
     /// What its rate has to be beside that of bare axum.
@@ -36,52 +36,52 @@ struct Subject {
 }
 
 /// What the others are held against.
-const BARE: Subject = Subject {
+const BARE: LayerCase = LayerCase {
     part: FAMILY,
     name: "bare axum",
     guard: Guard::Nothing,
-    keys: Keys::New,
+    keys: KeyPattern::New,
     cost: None,
     rate: None,
 };
 
-const GUARDED: [Subject; 4] = [
-    Subject {
+const GUARDED: [LayerCase; 4] = [
+    LayerCase {
         part: MEMORY,
         name: "memory store",
         guard: Guard::Memory,
-        keys: Keys::New,
+        keys: KeyPattern::New,
         cost: Some(Target::AtMost(12.0)),
         rate: None,
     },
-    Subject {
+    LayerCase {
         part: SQLITE,
         name: "SQLite",
         guard: Guard::Sqlite,
-        keys: Keys::New,
+        keys: KeyPattern::New,
         cost: None,
         rate: Some(Target::AtLeast(0.3)),
     },
-    Subject {
+    LayerCase {
         part: REPLAY,
         name: "all repeats",
         guard: Guard::Memory,
-        keys: Keys::Repeated(10),
+        keys: KeyPattern::Repeated(10),
         cost: None,
         rate: Some(Target::AtLeast(0.75)),
     },
-    Subject {
+    LayerCase {
         part: REPLAY,
         name: "nine in ten repeats",
         guard: Guard::Memory,
-        keys: Keys::Repeated(9),
+        keys: KeyPattern::Repeated(9),
         cost: None,
         rate: None,
     },
 ];
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let wanted = |subject: &Subject| settings.wants(subject.part);
+    let wanted = |subject: &LayerCase| settings.wants(subject.part);
     let guarded = GUARDED.into_iter().filter(wanted).collect::<Vec<_>>();
     let (_, length) = settings.cell();
     let judged = compare(settings, &guarded, 64, settings.rounds(), length)?;
@@ -89,7 +89,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
         return Ok(());
     };
     // The rest is for information, and repeats have nothing to add to it.
-    let unique = |subject: &Subject| subject.keys == Keys::New;
+    let unique = |subject: &LayerCase| subject.keys == KeyPattern::New;
     let unique = guarded.iter().copied().filter(unique).collect::<Vec<_>>();
     let many = compare(settings, &unique, 256, 3, length / 2)?;
     let one = compare(settings, &unique, 1, 3, length / 4)?;
@@ -100,10 +100,10 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     let what = format!("c=64: busy with other programs, of {} cores", machine::cores());
     report.line(FAMILY, what, "cores", &foreign.collect::<Vec<_>>());
     for part in [FAMILY, MEMORY, SQLITE, REPLAY] {
-        let of_part = |seen: &&(Subject, Vec<Cell>)| seen.0.part == part;
+        let of_part = |seen: &&(LayerCase, Vec<HttpMeasurement>)| seen.0.part == part;
         judged.iter().filter(of_part).for_each(|seen| add(report, 64, seen, bare));
         many.iter().filter(of_part).for_each(|seen| add(report, 256, seen, &many[0].1));
-        for (Subject { name, .. }, cells) in one.iter().filter(of_part) {
+        for (LayerCase { name, .. }, cells) in one.iter().filter(of_part) {
             let p50 = each(cells, |cell| cell.p50_millis * 1e3);
             report.line(part, format!("c=1: {name}, p50"), "µs", &p50);
         }
@@ -122,11 +122,11 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
 /// Measures bare axum and those given, in turn, each time with a new server.
 fn compare(
     settings: &Settings,
-    guarded: &[Subject],
+    guarded: &[LayerCase],
     connections: usize,
     rounds: usize,
     length: Duration,
-) -> anyhow::Result<Vec<(Subject, Vec<Cell>)>> {
+) -> anyhow::Result<Vec<(LayerCase, Vec<HttpMeasurement>)>> {
     if guarded.is_empty() {
         return Ok(Vec::new());
     }
@@ -137,19 +137,24 @@ fn compare(
         for at in turns(round, seen.len()) {
             let (subject, cells) = &mut seen[at];
             let (warm_up, _) = settings.cell();
-            let folder = files::scratch(settings)?;
-            let server = Server::start(subject.guard, folder.path())?;
+            let folder = files::scratch_folder(settings)?;
+            let server = AppServer::start(subject.guard, folder.path())?;
             let length = Length::Time(length);
-            let load = Load { connections, keys: subject.keys, warm_up, length };
+            let load = HttpLoad { connections, keys: subject.keys, warm_up, length };
             cells.push(drive(&server.site, load).with_context(|| subject.name)?);
         }
     }
     Ok(seen)
 }
 
-fn add(report: &mut Report, connections: usize, seen: &(Subject, Vec<Cell>), bare: &[Cell]) {
+fn add(
+    report: &mut Report,
+    connections: usize,
+    seen: &(LayerCase, Vec<HttpMeasurement>),
+    bare: &[HttpMeasurement],
+) {
     let (subject, cells) = seen;
-    let Subject { part, name, .. } = *subject;
+    let LayerCase { part, name, .. } = *subject;
     let what = |text: &str| format!("c={connections}: {name}{text}");
     let [per_second, bare_per_second] = [cells, bare].map(|of| each(of, |cell| cell.per_second));
     let [micros, bare_micros] = [cells, bare].map(|of| each(of, |cell| cell.server_micros));

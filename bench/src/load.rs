@@ -105,7 +105,7 @@ impl Maker {
 
 /// How hard a subject is driven, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct StoreLoad {
     /// How many units are under way at any time.
     pub(crate) concurrency: usize,
     pub(crate) warm_up: Duration,
@@ -114,7 +114,7 @@ pub(crate) struct Load {
 
 /// What one measurement gave.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cell {
+pub(crate) struct StoreMeasurement {
     pub(crate) units_per_second: f64,
     /// How many units were done in all, those of the warm-up included.
     pub(crate) units_in_all: usize,
@@ -125,7 +125,10 @@ pub(crate) struct Cell {
 }
 
 /// Keeps a subject busy and measures it.
-pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Result<Cell> {
+pub(crate) async fn drive(
+    subject: &Arc<dyn Subject>,
+    load: StoreLoad,
+) -> anyhow::Result<StoreMeasurement> {
     let begin = Instant::now() + load.warm_up;
     let end = begin + load.length;
     let mut tasks = JoinSet::new();
@@ -153,7 +156,7 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
             bail!("the numbers have run out")
         });
     }
-    let mut cell = Cell::default();
+    let mut cell = StoreMeasurement::default();
     while let Some(driven) = tasks.join_next().await {
         let (claims, completions, units) = driven.context("a driver stopped")??;
         cell.claims.append(claims);

@@ -13,7 +13,7 @@ use std::{
 use semel_core::Store;
 
 use crate::{
-    load::{Load, Subject, drive},
+    load::{StoreLoad, Subject, drive},
     measure::{Latencies, as_f64, ratios},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -59,7 +59,7 @@ pub(crate) async fn measure<S: Store>(
     let (mut quiet, mut busy) = (Windows::default(), Windows::default());
     let (mut swept, mut sweeping) = (0, Duration::ZERO);
     let (warm_up, length) = settings.cell();
-    let load = Load { concurrency: 64, warm_up, length: length * 2 };
+    let load = StoreLoad { concurrency: 64, warm_up, length: length * 2 };
     let rounds = if settings.full { usize::MAX } else { settings.rounds() };
     for round in 1..=rounds {
         progress(&format!("{part}: round {round}, {swept} of {expired} swept"));

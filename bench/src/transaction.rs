@@ -17,14 +17,14 @@ use anyhow::{Context as _, ensure};
 use deadpool_postgres::{ClientWrapper, Manager, Pool};
 use semel::{Outcome, Semel};
 use semel_core::{Caller, Key, OnUnknown, Policy};
-use semel_postgres::transactional::{self, PgDatabase, PgStore};
+use semel_postgres::transactional::{self, PgDatabase, PgTransactionalStore};
 use tokio::task::JoinSet;
 use tokio_postgres::{Config, NoTls};
 
 use crate::{
     machine,
     measure::{Latencies, as_f64, ratios, turns},
-    postgres::server::Server,
+    postgres::server::PostgresServer,
     random::Random,
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -76,14 +76,14 @@ const BALANCE: &str = "UPDATE accounts SET balance = balance + $2 WHERE id = $1"
 
 /// What is measured.
 #[derive(Clone)]
-enum Subject {
+enum TransactionCase {
     Alone(Pool),
-    Joint(Semel, PgStore, Arc<Policy>),
+    Joint(Semel, PgTransactionalStore, Arc<Policy>),
 }
 
 /// What was seen of each subject, round by round.
 #[derive(Debug, Default)]
-struct Seen {
+struct TransactionSamples {
     rate: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
@@ -96,7 +96,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     if !settings.wants(PART) {
         return Ok(());
     }
-    let server = Server::start();
+    let server = PostgresServer::start();
     let pool = pool(&server.url())?;
     pool.get().await?.batch_execute(TABLES).await?;
     transactional::create_table(&pool).await?;
@@ -104,14 +104,14 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     let transactional = |database: PgDatabase| {
         let policy = Arc::new(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
         let store = database.store();
-        Subject::Joint(Semel::new(store.clone()), store, policy)
+        TransactionCase::Joint(Semel::new(store.clone()), store, policy)
     };
     let subjects = [
         transactional(database()?),
         transactional(database()?.with_connection_handoff()),
-        Subject::Alone(pool),
+        TransactionCase::Alone(pool),
     ];
-    let mut seen = [(); 3].map(|()| Seen::default());
+    let mut seen = [(); 3].map(|()| TransactionSamples::default());
     let rounds = settings.or_quick(ROUNDS, 3);
     for round in 0..rounds {
         progress(&format!("{PART}: round {} of {rounds}", round + 1));
@@ -139,9 +139,9 @@ fn pool(url: &str) -> anyhow::Result<Pool> {
 }
 
 async fn measure(
-    subject: &Subject,
+    subject: &TransactionCase,
     (warm_up, length): (Duration, Duration),
-    seen: &mut Seen,
+    seen: &mut TransactionSamples,
 ) -> anyhow::Result<()> {
     let begin = Instant::now() + warm_up;
     let end = begin + length;
@@ -179,7 +179,7 @@ async fn measure(
     Ok(())
 }
 
-impl Subject {
+impl TransactionCase {
     async fn pay(&self, random: &mut Random) -> anyhow::Result<()> {
         let account = i64::try_from(random.number() % ACCOUNTS)?;
         match self {
@@ -232,7 +232,7 @@ fn answer(order: i64) -> String {
 
 const NAMES: [&str; 3] = ["one transaction", "one transaction, handing on", "the payment alone"];
 
-fn add(report: &mut Report, seen: &[Seen; 3]) {
+fn add(report: &mut Report, seen: &[TransactionSamples; 3]) {
     for (name, seen) in NAMES.iter().zip(seen) {
         let what = |text: &str| format!("c={CLIENTS}: {name}{text}");
         report.line(PART, what(""), "payments/s", &seen.rate);

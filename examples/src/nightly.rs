@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bank::{Bank, BankError, ToyBank};
 pub use ledger::{Ledger, LedgerError};
-pub use report::{Fate, Line, Report};
+pub use report::{BillOutcome, Line, Report};
 
 const SCOPE: &str = "invoicing";
 
@@ -109,16 +109,16 @@ impl<B: Bank> Job<B> {
     async fn bill_all(&self, bills: &[Bill]) -> Result<Report, OnceError> {
         let mut lines = Vec::new();
         for bill in bills {
-            lines.push(Line { bill: bill.clone(), fate: self.bill(bill).await? });
+            lines.push(Line { bill: bill.clone(), outcome: self.bill(bill).await? });
         }
         // A customer who could not be billed is tried a second time, when the others are done.
-        for line in lines.iter_mut().filter(|line| matches!(line.fate, Fate::Later(_))) {
-            line.fate = self.bill(&line.bill).await?;
+        for line in lines.iter_mut().filter(|line| matches!(line.outcome, BillOutcome::Later(_))) {
+            line.outcome = self.bill(&line.bill).await?;
         }
         Ok(Report { lines })
     }
 
-    async fn bill(&self, bill: &Bill) -> Result<Fate, OnceError> {
+    async fn bill(&self, bill: &Bill) -> Result<BillOutcome, OnceError> {
         let (bank, ledger, order) = (Arc::clone(&self.bank), self.ledger.clone(), bill.clone());
         let outcome = self
             .semel
@@ -136,14 +136,16 @@ impl<B: Bank> Job<B> {
                     Err(BankError::Unreachable) => {
                         return Err(OperationError::retry(BankError::Unreachable));
                     }
-                    Err(BankError::LineDead(error)) => return Err(OperationError::unknown(error)),
+                    Err(BankError::Disconnected(error)) => {
+                        return Err(OperationError::unknown(error));
+                    }
                 }
                 // The money has moved: an error from here on is an unknown outcome.
                 ledger.enter(lease.key(), fence, &order).await?;
                 Ok(order.invoice())
             })
             .await?;
-        fate(outcome)
+        bill_outcome(outcome)
     }
 
     /// What a person found on the bank's statement about a bill whose outcome is unknown: was the
@@ -185,30 +187,30 @@ impl<B: Bank> Job<B> {
     }
 }
 
-fn fate(outcome: Outcome<Invoice>) -> Result<Fate, OnceError> {
+fn bill_outcome(outcome: Outcome<Invoice>) -> Result<BillOutcome, OnceError> {
     Ok(match outcome {
-        Outcome::Ran(invoice) => Fate::Billed(invoice),
-        Outcome::Replayed(invoice) => Fate::BilledBefore(invoice),
-        Outcome::Refused(refusal) => Fate::Declined(refusal.read()?),
-        Outcome::Retry(reason) => Fate::Later(reason.to_string()),
-        Outcome::InProgress => Fate::Later("another run is at it".to_owned()),
-        Outcome::KeyReused => Fate::Changed,
-        Outcome::Unknown(unknown) => Fate::Unknown(unknown.to_string()),
+        Outcome::Ran(invoice) => BillOutcome::Billed(invoice),
+        Outcome::Replayed(invoice) => BillOutcome::BilledBefore(invoice),
+        Outcome::Refused(refusal) => BillOutcome::Declined(refusal.read()?),
+        Outcome::Retry(reason) => BillOutcome::Later(reason.to_string()),
+        Outcome::InProgress => BillOutcome::Later("another run is charging it".to_owned()),
+        Outcome::KeyReused => BillOutcome::Changed,
+        Outcome::Unknown(unknown) => BillOutcome::Unknown(unknown.to_string()),
         Outcome::Overtaken(lost) => {
             beside(lost.mine(), "another run took over: have both charged?")
         }
         Outcome::Unguarded(said) => beside(&said, "the store was away: who else has charged?"),
-        other => Fate::Unknown(format!("{other:?}")),
+        other => BillOutcome::Unknown(format!("{other:?}")),
     })
 }
 
 /// What becomes of a bill when this run is not the one that counts: if it did something, a person
 /// must see whether it was done twice.
-fn beside(said: &RunReport<Invoice>, question: &str) -> Fate {
+fn beside(said: &RunReport<Invoice>, question: &str) -> BillOutcome {
     match said {
-        RunReport::Retry(reason) => Fate::Later(reason.to_string()),
+        RunReport::Retry(reason) => BillOutcome::Later(reason.to_string()),
         RunReport::Value(_) | RunReport::Refused(_) | RunReport::Unknown(_) => {
-            Fate::Unknown(question.to_owned())
+            BillOutcome::Unknown(question.to_owned())
         }
     }
 }

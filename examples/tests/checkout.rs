@@ -328,10 +328,10 @@ async fn the_program_finishes_what_it_began_and_remembers_it() {
     let address = service.address;
     let waits = tokio::spawn(async move { send(address, &ada("k2", 200, "tok_visa")).await });
     until(|| statement(folder.path()).len() == 2).await;
-    service.ask_to_stop();
+    service.terminate();
     let first = waits.await.unwrap();
     assert_eq!(first.status, 201);
-    assert!(service.ends_well());
+    assert!(service.wait_for_success());
 
     let service = Service::start(&mut command);
     let gone = send(service.address, &ada("k1", 100, "tok_visa")).await;

@@ -383,8 +383,8 @@ fn the_program_moves_money_once_and_remembers_it() {
     let much = ["transfer", "k2", "ada", "grace", "1000000"];
     let poor = "Error: FailedPrecondition: the account ada has only 9900 cents";
     assert_eq!(ask(&service, &much), poor);
-    service.ask_to_stop();
-    assert!(service.ends_well());
+    service.terminate();
+    assert!(service.wait_for_success());
 
     let service = Service::start(&mut serve);
     assert_eq!(ask(&service, &transfer), "transfer 1, 9900 cents left (replayed)");

@@ -1,4 +1,4 @@
-//! The nightly job may be started as often as one likes.
+//! The nightly job can be started repeatedly without double charges.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use std::{
@@ -18,10 +18,10 @@ use semel::{
     once,
 };
 use semel_examples::nightly::{
-    Bank, BankError, Bill, Fate, Job, Ledger, LedgerError, Line, Report, ToyBank,
+    Bank, BankError, Bill, BillOutcome, Job, Ledger, LedgerError, Line, Report, ToyBank,
 };
 use semel_sqlite::SqliteStore;
-use semel_testkit::flaky_store::{FlakyStore, StoreCondition, Verb};
+use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 use tempfile::TempDir;
 use tokio::{sync::Notify, time::sleep};
 
@@ -31,25 +31,25 @@ const LEASE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 struct TestBank {
     charges: Arc<Mutex<BTreeMap<String, u32>>>,
-    /// What it does about the next charge of a customer.
-    moods: Arc<Mutex<BTreeMap<String, Mood>>>,
-    /// Wakes it where it waits.
+    /// Its behaviour at the next charge of a customer.
+    behaviours: Arc<Mutex<BTreeMap<String, Behaviour>>>,
+    /// Wakes a waiting charge.
     wake: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Mood {
+enum Behaviour {
     Declines,
     IsUnreachable,
-    ChargesAndLosesTheLine,
+    ChargesAndDisconnects,
     ChargesAndNeverReturns,
     WaitsAndCharges,
     WaitsAndIsUnreachable,
 }
 
 impl TestBank {
-    fn mood(&self, customer: &str, mood: Mood) {
-        self.moods.lock().unwrap().insert(customer.to_owned(), mood);
+    fn set_behaviour(&self, customer: &str, behaviour: Behaviour) {
+        self.behaviours.lock().unwrap().insert(customer.to_owned(), behaviour);
     }
 
     fn charges(&self, customer: &str) -> u32 {
@@ -59,36 +59,36 @@ impl TestBank {
 
 impl Bank for TestBank {
     async fn charge(&self, _key: &Key, bill: &Bill) -> Result<(), BankError> {
-        let mood = self.moods.lock().unwrap().remove(&bill.customer);
-        if let Some(Mood::WaitsAndCharges | Mood::WaitsAndIsUnreachable) = mood {
+        let behaviour = self.behaviours.lock().unwrap().remove(&bill.customer);
+        if let Some(Behaviour::WaitsAndCharges | Behaviour::WaitsAndIsUnreachable) = behaviour {
             self.wake.notified().await;
         }
-        match mood {
-            Some(Mood::Declines) => return Err(BankError::Declined("expired".to_owned())),
-            Some(Mood::IsUnreachable | Mood::WaitsAndIsUnreachable) => {
+        match behaviour {
+            Some(Behaviour::Declines) => return Err(BankError::Declined("expired".to_owned())),
+            Some(Behaviour::IsUnreachable | Behaviour::WaitsAndIsUnreachable) => {
                 return Err(BankError::Unreachable);
             }
             _ => *self.charges.lock().unwrap().entry(bill.customer.clone()).or_default() += 1,
         }
-        match mood {
-            Some(Mood::ChargesAndNeverReturns) => std::future::pending().await,
-            Some(Mood::ChargesAndLosesTheLine) => {
-                Err(BankError::LineDead(io::ErrorKind::ConnectionReset.into()))
+        match behaviour {
+            Some(Behaviour::ChargesAndNeverReturns) => std::future::pending().await,
+            Some(Behaviour::ChargesAndDisconnects) => {
+                Err(BankError::Disconnected(io::ErrorKind::ConnectionReset.into()))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// The job as a new process would have it: everything is opened again.
+/// The job of a new process, with everything opened again.
 fn job<B: Bank>(folder: &Path, bank: B) -> Job<B> {
     Job::new(store(folder), ledger(folder), bank, LEASE)
 }
 
-/// A job whose way to the store can be cut.
-fn cut_off<B: Bank>(folder: &Path, bank: B) -> (FlakyStore, Job<B>) {
-    let way = FlakyStore::new(store(folder));
-    (way.clone(), Job::new(way, ledger(folder), bank, LEASE))
+/// A job whose store can be made unavailable.
+fn job_with_flaky_store<B: Bank>(folder: &Path, bank: B) -> (FlakyStore, Job<B>) {
+    let store = FlakyStore::new(store(folder));
+    (store.clone(), Job::new(store, ledger(folder), bank, LEASE))
 }
 
 fn store(folder: &Path) -> SqliteStore {
@@ -115,19 +115,19 @@ fn bills() -> Vec<Bill> {
     vec![bill("ada", 4_900), bill("grace", 12_050), bill("zoë", 7)]
 }
 
-fn fates(report: &Report) -> Vec<&Fate> {
-    report.lines.iter().map(|line| &line.fate).collect()
+fn outcomes(report: &Report) -> Vec<&BillOutcome> {
+    report.lines.iter().map(|line| &line.outcome).collect()
 }
 
 #[tokio::test]
-async fn a_second_start_finds_everyone_billed() {
+async fn a_second_start_charges_no_customer_again() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let first = job(folder.path(), bank.clone()).run(&bills()).await.unwrap();
     let second = job(folder.path(), bank.clone()).run(&bills()).await.unwrap();
     for (first, second) in first.lines.iter().zip(&second.lines) {
         let invoice = first.bill.invoice();
-        assert_eq!(first.fate, Fate::Billed(invoice.clone()));
-        assert_eq!(second.fate, Fate::BilledBefore(invoice));
+        assert_eq!(first.outcome, BillOutcome::Billed(invoice.clone()));
+        assert_eq!(second.outcome, BillOutcome::BilledBefore(invoice));
         assert_eq!(bank.charges(&first.bill.customer), 1);
     }
     assert!(first.is_settled() && second.is_settled());
@@ -135,7 +135,7 @@ async fn a_second_start_finds_everyone_billed() {
 }
 
 #[tokio::test]
-async fn two_starts_at_once_bill_everyone_once() {
+async fn two_concurrent_starts_charge_each_customer_once() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let (one, two) = (job(folder.path(), bank.clone()), job(folder.path(), bank.clone()));
     let all = bills();
@@ -147,60 +147,69 @@ async fn two_starts_at_once_bill_everyone_once() {
 }
 
 #[tokio::test]
-async fn a_declined_customer_is_not_asked_again_and_an_unreachable_bank_is() {
+async fn a_declined_charge_is_not_retried_and_an_unreachable_bank_is() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-    bank.mood("ada", Mood::Declines);
-    bank.mood("grace", Mood::IsUnreachable);
+    bank.set_behaviour("ada", Behaviour::Declines);
+    bank.set_behaviour("grace", Behaviour::IsUnreachable);
     for _ in 0..2 {
         let report = job(folder.path(), bank.clone()).run(&bills()).await.unwrap();
-        assert_eq!(report.lines[0].fate, Fate::Declined("expired".to_owned()));
+        assert_eq!(report.lines[0].outcome, BillOutcome::Declined("expired".to_owned()));
         assert!(matches!(
-            fates(&report)[1..],
-            [Fate::Billed(_) | Fate::BilledBefore(_), Fate::Billed(_) | Fate::BilledBefore(_)]
+            outcomes(&report)[1..],
+            [
+                BillOutcome::Billed(_) | BillOutcome::BilledBefore(_),
+                BillOutcome::Billed(_) | BillOutcome::BilledBefore(_)
+            ]
         ));
     }
     assert_eq!(["ada", "grace", "zoë"].map(|customer| bank.charges(customer)), [0, 1, 1]);
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_is_listed_for_a_person_who_settles_it() {
+async fn an_unknown_outcome_is_listed_until_an_operator_settles_it() {
     for charged in [true, false] {
         let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-        bank.mood("grace", Mood::ChargesAndLosesTheLine);
+        bank.set_behaviour("grace", Behaviour::ChargesAndDisconnects);
         for _ in 0..2 {
             let report = job(folder.path(), bank.clone()).run(&bills()).await.unwrap();
             let listed: Vec<&str> =
-                report.for_a_person().map(|line| line.bill.customer.as_str()).collect();
+                report.unresolved().map(|line| line.bill.customer.as_str()).collect();
             assert_eq!(listed, ["grace"]);
-            assert!(matches!(report.lines[1].fate, Fate::Unknown(_)) && !report.is_settled());
+            assert!(
+                matches!(report.lines[1].outcome, BillOutcome::Unknown(_)) && !report.is_settled()
+            );
         }
         let job = job(folder.path(), bank.clone());
         let grace = &bills()[1];
         job.settle(grace, charged).await.unwrap();
         let again = job.settle(grace, charged).await;
-        assert_eq!(again.is_ok(), charged, "only what is charged stays so: {again:?}");
+        assert_eq!(
+            again.is_ok(),
+            charged,
+            "only a completed record can be settled again: {again:?}"
+        );
 
         let report = job.run(&bills()).await.unwrap();
         assert!(report.is_settled());
-        assert_eq!(matches!(report.lines[1].fate, Fate::BilledBefore(_)), charged);
+        assert_eq!(matches!(report.lines[1].outcome, BillOutcome::BilledBefore(_)), charged);
         assert_eq!(bank.charges("grace"), if charged { 1 } else { 2 });
         assert_eq!(ledger(folder.path()).count().await.unwrap(), 3);
     }
 }
 
 /// A bill whose charge has an unknown outcome.
-async fn unknown(folder: &Path, bank: &TestBank) -> Bill {
+async fn bill_with_unknown_outcome(folder: &Path, bank: &TestBank) -> Bill {
     let ada = bill("ada", 4_900);
-    bank.mood("ada", Mood::ChargesAndLosesTheLine);
+    bank.set_behaviour("ada", Behaviour::ChargesAndDisconnects);
     let report = job(folder, bank.clone()).run(std::slice::from_ref(&ada)).await.unwrap();
-    assert!(matches!(fates(&report)[..], [Fate::Unknown(_)]), "{report}");
+    assert!(matches!(outcomes(&report)[..], [BillOutcome::Unknown(_)]), "{report}");
     ada
 }
 
 #[tokio::test]
-async fn only_the_amount_that_was_begun_can_be_settled() {
+async fn only_the_charged_amount_can_be_settled() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-    let ada = unknown(folder.path(), &bank).await;
+    let ada = bill_with_unknown_outcome(folder.path(), &bank).await;
     for charged in [true, false] {
         let job = job(folder.path(), bank.clone());
         let error = job.settle(&bill("ada", 5_900), charged).await.unwrap_err();
@@ -211,28 +220,28 @@ async fn only_the_amount_that_was_begun_can_be_settled() {
 }
 
 #[tokio::test]
-async fn who_settles_too_late_leaves_no_invoice() {
+async fn a_settlement_that_lost_the_race_writes_no_invoice() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-    let ada = unknown(folder.path(), &bank).await;
-    let (way, slow) = cut_off(folder.path(), bank.clone());
-    way.set(Verb::Other, StoreCondition::Stuck);
+    let ada = bill_with_unknown_outcome(folder.path(), &bank).await;
+    let (flaky, slow) = job_with_flaky_store(folder.path(), bank.clone());
+    flaky.set(StoreCall::Other, StoreCondition::Hanging);
     let bill = ada.clone();
     let slow = tokio::spawn(async move { slow.settle(&bill, true).await });
-    while way.count(Verb::Other) == 0 {
+    while flaky.count(StoreCall::Other) == 0 {
         sleep(Duration::from_millis(5)).await;
     }
     job(folder.path(), bank).settle(&ada, false).await.unwrap();
-    way.set_all(StoreCondition::Fair);
+    flaky.set_all(StoreCondition::Available);
     let error = slow.await.unwrap().unwrap_err();
     assert!(error.to_string().contains("another process settled it first"), "{error}");
     assert_eq!(ledger(folder.path()).count().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn settling_again_writes_an_invoice_that_was_not_written() {
+async fn settling_again_writes_a_missing_invoice() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-    let ada = unknown(folder.path(), &bank).await;
-    // The state that a process leaves that died here.
+    let ada = bill_with_unknown_outcome(folder.path(), &bank).await;
+    // The state after a crash between the resolution and the invoice.
     let seen = record(folder.path(), &ada).await;
     let happened = Resolution::Completed(once::answer(&ada.invoice()));
     let resolved = store(folder.path()).resolve(&id(&ada), seen.fence, &happened).await.unwrap();
@@ -245,62 +254,64 @@ async fn settling_again_writes_an_invoice_that_was_not_written() {
     assert!(job.settle(&ada, false).await.is_err());
 }
 
-/// A run that is cut off while the bank waits, until another has settled and billed.
+/// The store is unavailable to a run while the bank waits; another run settles and bills.
 #[tokio::test]
-async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
-    for (mood, charges) in [(Mood::WaitsAndCharges, 2), (Mood::WaitsAndIsUnreachable, 1)] {
+async fn a_run_that_lost_its_record_is_listed_for_an_operator_unless_it_did_nothing() {
+    for (behaviour, charges) in
+        [(Behaviour::WaitsAndCharges, 2), (Behaviour::WaitsAndIsUnreachable, 1)]
+    {
         let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
         let ada = bill("ada", 4_900);
-        bank.mood("ada", mood);
-        let (way, zombie) = cut_off(folder.path(), bank.clone());
+        bank.set_behaviour("ada", behaviour);
+        let (flaky, zombie) = job_with_flaky_store(folder.path(), bank.clone());
         let all = vec![ada.clone()];
         let zombie = tokio::spawn(async move { zombie.run(&all).await });
-        while !bank.moods.lock().unwrap().is_empty() {
+        while !bank.behaviours.lock().unwrap().is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
-        way.set_all(StoreCondition::Away);
+        flaky.set_all(StoreCondition::Unavailable);
         sleep(LEASE * 3 / 2).await;
         let second = job(folder.path(), bank.clone());
         second.settle(&ada, false).await.unwrap();
         let report = second.run(std::slice::from_ref(&ada)).await.unwrap();
-        assert_eq!(fates(&report), [&Fate::Billed(ada.invoice())]);
+        assert_eq!(outcomes(&report), [&BillOutcome::Billed(ada.invoice())]);
 
-        way.set_all(StoreCondition::Fair);
+        flaky.set_all(StoreCondition::Available);
         bank.wake.notify_one();
         let report = zombie.await.unwrap().unwrap();
         assert_eq!(bank.charges("ada"), charges);
-        assert_eq!(report.for_a_person().count() == 1, charges == 2, "{report}");
+        assert_eq!(report.unresolved().count() == 1, charges == 2, "{report}");
         if charges == 1 {
-            assert_eq!(fates(&report), [&Fate::BilledBefore(ada.invoice())]);
+            assert_eq!(outcomes(&report), [&BillOutcome::BilledBefore(ada.invoice())]);
         }
         assert_eq!(ledger(folder.path()).count().await.unwrap(), 1);
     }
 }
 
 #[tokio::test]
-async fn the_job_does_not_end_before_what_it_did_is_recorded() {
+async fn the_job_does_not_end_before_its_results_are_recorded() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-    let (way, job) = cut_off(folder.path(), bank);
-    way.set(Verb::Record, StoreCondition::Away);
-    let back = way.clone();
+    let (flaky, job) = job_with_flaky_store(folder.path(), bank);
+    flaky.set(StoreCall::Finish, StoreCondition::Unavailable);
+    let back = flaky.clone();
     tokio::spawn(async move {
         sleep(LEASE * 2 / 3).await;
-        back.set_all(StoreCondition::Fair);
+        back.set_all(StoreCondition::Available);
     });
     let ada = bill("ada", 4_900);
     let report = job.run(std::slice::from_ref(&ada)).await.unwrap();
-    assert!(matches!(fates(&report)[..], [Fate::Unknown(_)]), "{report}");
+    assert!(matches!(outcomes(&report)[..], [BillOutcome::Unknown(_)]), "{report}");
     assert_eq!(record(folder.path(), &ada).await.state.name(), StateName::Completed);
 }
 
 #[tokio::test]
-async fn an_amount_that_changed_is_noticed_and_not_charged() {
+async fn a_changed_amount_is_reported_and_not_charged() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let job = job(folder.path(), bank.clone());
     job.run(&[bill("ada", 4_900)]).await.unwrap();
     let report = job.run(&[bill("ada", 5_900)]).await.unwrap();
-    assert_eq!(fates(&report), [&Fate::Changed]);
-    assert_eq!(report.for_a_person().count(), 1);
+    assert_eq!(outcomes(&report), [&BillOutcome::Changed]);
+    assert_eq!(report.unresolved().count(), 1);
     assert_eq!(bank.charges("ada"), 1);
 }
 
@@ -319,12 +330,12 @@ async fn the_ledger_refuses_a_zombie() {
     assert_eq!(ledger.count().await.unwrap(), 1);
 }
 
-/// The bank never answers, and the whole runtime goes away under the job.
+/// The bank never answers, and the runtime is shut down.
 #[test]
-fn a_start_after_a_crash_bills_the_rest_and_holds_what_was_under_way() {
+fn a_start_after_a_crash_bills_the_rest_and_holds_the_interrupted_charge() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
-    bank.mood("grace", Mood::ChargesAndNeverReturns);
+    bank.set_behaviour("grace", Behaviour::ChargesAndNeverReturns);
     let crashing = runtime();
     let (path, stuck) = (folder.path().to_owned(), bank.clone());
     crashing.spawn(async move { job(&path, stuck).run(&bills()).await });
@@ -335,13 +346,16 @@ fn a_start_after_a_crash_bills_the_rest_and_holds_what_was_under_way() {
 
     let report = runtime().block_on(job(folder.path(), bank.clone()).run(&bills())).unwrap();
     assert!(
-        matches!(fates(&report)[..], [Fate::BilledBefore(_), Fate::Unknown(_), Fate::Billed(_)]),
+        matches!(
+            outcomes(&report)[..],
+            [BillOutcome::BilledBefore(_), BillOutcome::Unknown(_), BillOutcome::Billed(_)]
+        ),
         "{report}"
     );
     assert_eq!(["ada", "grace", "zoë"].map(|customer| bank.charges(customer)), [1, 1, 1]);
 }
 
-/// How often each customer is on the toy bank's statement.
+/// Number of charges of each customer on the toy bank's statement.
 fn statement(folder: &Path) -> BTreeMap<String, u32> {
     let mut charges = BTreeMap::new();
     for line in fs::read_to_string(folder.join("statement.txt")).unwrap_or_default().lines() {
@@ -357,9 +371,9 @@ fn command(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// The program itself: killed in the middle, started again, settled by what the statement says.
+/// The program is killed in the middle, started again, and settled according to the statement.
 #[tokio::test]
-async fn a_killed_program_is_started_again_until_everyone_is_charged_once() {
+async fn a_killed_and_restarted_program_charges_each_customer_once() {
     let folder = TempDir::new().unwrap();
     let mut killed = command(folder.path(), &[]).spawn().unwrap();
     while statement(folder.path()).len() < 2 {
@@ -377,7 +391,7 @@ async fn a_killed_program_is_started_again_until_everyone_is_charged_once() {
         .filter(|line| line.contains("  UNKNOWN: "))
         .filter_map(|line| line.split(' ').next())
         .collect();
-    // At most the one that was under way when the kill came.
+    // At most the charge that was running when the process was killed.
     assert!(unknown.len() <= 1, "{table}");
     assert_eq!(again.status.success(), unknown.is_empty(), "{table}");
     for customer in unknown {
@@ -394,28 +408,28 @@ async fn a_killed_program_is_started_again_until_everyone_is_charged_once() {
 
 #[test]
 fn the_table_aligns() {
-    let line = |customer: &str, cents, fate| Line { bill: bill(customer, cents), fate };
+    let line = |customer: &str, cents, outcome| Line { bill: bill(customer, cents), outcome };
     let report = Report {
         lines: vec![
-            line("ada", 4_900, Fate::Billed(bill("ada", 4_900).invoice())),
-            line("zoë", 100_005, Fate::BilledBefore(bill("zoë", 100_005).invoice())),
-            line("constantinople", 7, Fate::Unknown("the line went dead".to_owned())),
+            line("ada", 4_900, BillOutcome::Billed(bill("ada", 4_900).invoice())),
+            line("zoë", 100_005, BillOutcome::BilledBefore(bill("zoë", 100_005).invoice())),
+            line("constantinople", 7, BillOutcome::Unknown("the connection was lost".to_owned())),
         ],
     };
     let expected = "\
 customer        month     amount  outcome
 ada             2026-02    49.00  billed, invoice 2026-02-ada
 zoë             2026-02  1000.05  billed before, invoice 2026-02-zoë
-constantinople  2026-02     0.07  UNKNOWN: the line went dead
+constantinople  2026-02     0.07  UNKNOWN: the connection was lost
 
-A person must look at these before the job is started again:
-- constantinople for 2026-02: UNKNOWN: the line went dead
+Check these bills before the next run:
+- constantinople for 2026-02: UNKNOWN: the connection was lost
 ";
     assert_eq!(report.to_string(), expected);
 }
 
 #[tokio::test]
-async fn the_toy_bank_charges_as_often_as_it_is_asked() {
+async fn the_toy_bank_charges_on_every_call() {
     let folder = TempDir::new().unwrap();
     let bank = ToyBank::new(folder.path().join("statement.txt"), Duration::ZERO);
     for _ in 0..2 {

@@ -17,14 +17,14 @@ use anyhow::bail;
 
 use crate::{Usage, debian, frameworks, run, tidy};
 
-type Step<'a> = (&'static str, Box<dyn FnOnce() -> anyhow::Result<Done> + 'a>);
+type Step<'a> = (&'static str, Box<dyn FnOnce() -> anyhow::Result<StepCoverage> + 'a>);
 
 /// The name that asks for the short run.
 const QUICK: &str = "quick";
 
 /// What a step that did not fail has done.
 #[derive(Debug)]
-enum Done {
+enum StepCoverage {
     All,
     /// Something that not every machine has was left out: what, in a few words.
     Skipped(String),
@@ -43,7 +43,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
         debian::need_servers()?;
         steps(root, names)
     };
-    let (rows, outcome) = until_failure(steps);
+    let (rows, outcome) = run_until_failure(steps);
     println!("\n{}", summary(&rows));
     outcome
 }
@@ -140,56 +140,60 @@ fn program(name: &'static str, mut command: Command) -> Step<'static> {
     (name, Box::new(move || all(run::step(name, &mut command))))
 }
 
-fn all(result: anyhow::Result<()>) -> anyhow::Result<Done> {
-    result.map(|()| Done::All)
+fn all(result: anyhow::Result<()>) -> anyhow::Result<StepCoverage> {
+    result.map(|()| StepCoverage::All)
 }
 
-fn prepare_frameworks(root: &Path) -> Done {
+fn prepare_frameworks(root: &Path) -> StepCoverage {
     match frameworks::prepare(root) {
-        Ok(()) => Done::All,
-        Err(why) => Done::Skipped(why),
+        Ok(()) => StepCoverage::All,
+        Err(why) => StepCoverage::Skipped(why),
     }
 }
 
 /// What became of a step, for the summary.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum StepResult {
     Passed(Duration),
     Skipped(String),
     Failed(Duration),
     NotRun,
 }
 
-fn until_failure(steps: Vec<Step<'_>>) -> (Vec<(&'static str, Fate)>, anyhow::Result<()>) {
+fn run_until_failure(
+    steps: Vec<Step<'_>>,
+) -> (Vec<(&'static str, StepResult)>, anyhow::Result<()>) {
     let mut rows = Vec::new();
     let mut outcome = Ok(());
     for (name, step) in steps {
         if outcome.is_err() {
-            rows.push((name, Fate::NotRun));
+            rows.push((name, StepResult::NotRun));
             continue;
         }
         let (result, took) = run::timed(step);
-        let (fate, result) = match result {
-            Ok(Done::All) => (Fate::Passed(took), Ok(())),
-            Ok(Done::Skipped(what)) => (Fate::Skipped(what), Ok(())),
-            Err(error) => (Fate::Failed(took), Err(error)),
+        let (result_of_step, result) = match result {
+            Ok(StepCoverage::All) => (StepResult::Passed(took), Ok(())),
+            Ok(StepCoverage::Skipped(what)) => (StepResult::Skipped(what), Ok(())),
+            Err(error) => (StepResult::Failed(took), Err(error)),
         };
-        rows.push((name, fate));
+        rows.push((name, result_of_step));
         outcome = result;
     }
     (rows, outcome)
 }
 
-fn summary(rows: &[(&'static str, Fate)]) -> String {
-    let line = |(name, fate): &(&str, Fate)| match fate {
-        Fate::Passed(took) => {
+fn summary(rows: &[(&'static str, StepResult)]) -> String {
+    let line = |(name, result_of_step): &(&str, StepResult)| match result_of_step {
+        StepResult::Passed(took) => {
             format!("{name:<11} {} {:>9}", run::good("passed "), run::seconds(*took))
         }
-        Fate::Failed(took) => {
+        StepResult::Failed(took) => {
             format!("{name:<11} {} {:>9}", run::bad("FAILED "), run::seconds(*took))
         }
-        Fate::Skipped(what) => format!("{name:<11} {}", run::notice(&format!("skipped: {what}"))),
-        Fate::NotRun => format!("{name:<11} not run"),
+        StepResult::Skipped(what) => {
+            format!("{name:<11} {}", run::notice(&format!("skipped: {what}")))
+        }
+        StepResult::NotRun => format!("{name:<11} not run"),
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -235,32 +239,35 @@ mod tests {
     #[test]
     fn nothing_runs_after_the_first_failure() {
         let steps: Vec<Step<'_>> = vec![
-            ("one", Box::new(|| Ok(Done::All))),
+            ("one", Box::new(|| Ok(StepCoverage::All))),
             ("two", Box::new(|| bail!("two failed"))),
             ("three", Box::new(|| panic!("must not run"))),
         ];
-        let (rows, outcome) = until_failure(steps);
+        let (rows, outcome) = run_until_failure(steps);
         assert_eq!(outcome.unwrap_err().to_string(), "two failed");
-        assert!(matches!(rows[0], ("one", Fate::Passed(_))));
-        assert!(matches!(rows[1], ("two", Fate::Failed(_))));
-        assert_eq!(rows[2], ("three", Fate::NotRun));
+        assert!(matches!(rows[0], ("one", StepResult::Passed(_))));
+        assert!(matches!(rows[1], ("two", StepResult::Failed(_))));
+        assert_eq!(rows[2], ("three", StepResult::NotRun));
     }
 
     #[test]
     fn what_was_skipped_is_said_and_the_rest_runs() {
         let steps: Vec<Step<'_>> = vec![
-            ("frameworks", Box::new(|| Ok(Done::Skipped("no node".to_owned())))),
-            ("test", Box::new(|| Ok(Done::All))),
+            ("frameworks", Box::new(|| Ok(StepCoverage::Skipped("no node".to_owned())))),
+            ("test", Box::new(|| Ok(StepCoverage::All))),
         ];
-        let (rows, outcome) = until_failure(steps);
+        let (rows, outcome) = run_until_failure(steps);
         assert!(outcome.is_ok());
         assert_eq!(summary(&rows[..1]), "frameworks  skipped: no node");
-        assert!(matches!(rows[1], ("test", Fate::Passed(_))));
+        assert!(matches!(rows[1], ("test", StepResult::Passed(_))));
     }
 
     #[test]
     fn the_summary_names_every_step() {
-        let rows = [("format", Fate::Passed(Duration::from_millis(1250))), ("doc", Fate::NotRun)];
+        let rows = [
+            ("format", StepResult::Passed(Duration::from_millis(1250))),
+            ("doc", StepResult::NotRun),
+        ];
         assert_eq!(summary(&rows), "format      passed      1.2 s\ndoc         not run");
     }
 }

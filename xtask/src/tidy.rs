@@ -13,6 +13,7 @@ pub(crate) mod manifest;
 mod text;
 mod tokens;
 mod tree;
+mod type_names;
 mod words;
 
 use std::path::Path;
@@ -51,6 +52,7 @@ const RULES: &[Rule] = rules![
     text::no_test_is_ignored,
     text::test_names_do_not_begin_with_test,
     text::no_machine_path_is_tracked,
+    type_names::type_names_are_unique,
     words::words_are_plain,
     file_list::file_list_is_current,
     documents::architecture_names_every_crate,

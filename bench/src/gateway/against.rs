@@ -4,9 +4,9 @@ use std::{path::Path, process::Command};
 
 use anyhow::Context as _;
 
-use super::{AT_ONCE, Subject, semel, upstream::Upstream};
+use super::{AT_ONCE, ProxyCase, semel, upstream::Upstream};
 use crate::{
-    http::load::{Cell, Length, Load, drive, each},
+    http::load::{HttpLoad, HttpMeasurement, Length, drive, each},
     measure::{ratios, turns},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -21,10 +21,10 @@ pub(crate) fn run(settings: &Settings, former: &Path, report: &mut Report) -> an
     let wanted = AT_ONCE.into_iter().filter(|subject| settings.wants(subject.part));
     for subject in wanted {
         let programs = [former, &settings.program];
-        let mut seen: [Vec<Cell>; 2] = Default::default();
+        let mut seen: [Vec<HttpMeasurement>; 2] = Default::default();
         for round in 0..ROUNDS {
             for at in turns(round, programs.len()) {
-                let Subject { name, .. } = subject;
+                let ProxyCase { name, .. } = subject;
                 progress(&format!("{name}: round {} of {ROUNDS}", round + 1));
                 let cell = measure(settings, programs[at], subject);
                 seen[at].push(cell.with_context(|| programs[at].display().to_string())?);
@@ -41,19 +41,23 @@ pub(crate) fn run(settings: &Settings, former: &Path, report: &mut Report) -> an
     Ok(())
 }
 
-fn measure(settings: &Settings, program: &Path, subject: Subject) -> anyhow::Result<Cell> {
-    let folder = files::scratch(settings)?;
+fn measure(
+    settings: &Settings,
+    program: &Path,
+    subject: ProxyCase,
+) -> anyhow::Result<HttpMeasurement> {
+    let folder = files::scratch_folder(settings)?;
     let upstream = Upstream::start(std::time::Duration::ZERO)?;
     let (_semel, site) = semel::start(Command::new(program), &upstream, folder.path())?;
     let (warm_up, length) = settings.cell();
     let (warm_up, length) = (warm_up * 2, Length::Time(length));
-    drive(&site, Load { connections: CONNECTIONS, keys: subject.keys, warm_up, length })
+    drive(&site, HttpLoad { connections: CONNECTIONS, keys: subject.keys, warm_up, length })
 }
 
-fn add(report: &mut Report, subject: Subject, [former, current]: &[Vec<Cell>; 2]) {
-    let Subject { part, name, .. } = subject;
-    let rates = |cells: &[Cell]| each(cells, |cell| cell.per_second);
-    let cpu = |cells: &[Cell]| each(cells, |cell| cell.server_micros);
+fn add(report: &mut Report, subject: ProxyCase, [former, current]: &[Vec<HttpMeasurement>; 2]) {
+    let ProxyCase { part, name, .. } = subject;
+    let rates = |cells: &[HttpMeasurement]| each(cells, |cell| cell.per_second);
+    let cpu = |cells: &[HttpMeasurement]| each(cells, |cell| cell.server_micros);
     report.line(part, format!("{name}, former"), "req/s", &rates(former));
     report.line(part, format!("{name}, current"), "req/s", &rates(current));
     let ratio = ratios(&rates(current), &rates(former));

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use crate::http::load::{Keys, Length, Load, Site, drive};
+use crate::http::load::{HttpLoad, KeyPattern, Length, Site, drive};
 
 /// Drives the server on a port of this machine and prints what was seen.
 pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let [port, rest @ ..] = words else {
         bail!("--drive wants a port");
     };
-    let (mut connections, mut seconds, mut keys) = (64, 5, Keys::New);
+    let (mut connections, mut seconds, mut keys) = (64, 5, KeyPattern::New);
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         let mut number =
@@ -19,9 +19,9 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
         match *word {
             "--connections" => connections = usize::try_from(number()?)?,
             "--seconds" => seconds = number()?,
-            "pass" => keys = Keys::Without,
-            "unique" => keys = Keys::New,
-            "replay" => keys = Keys::Repeated(9),
+            "pass" => keys = KeyPattern::Without,
+            "unique" => keys = KeyPattern::New,
+            "replay" => keys = KeyPattern::Repeated(9),
             other => bail!("not an option of --drive: {other}"),
         }
     }
@@ -29,7 +29,7 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let site = Site { port, processes: Vec::new(), behind: Vec::new() };
     let warm_up = Duration::from_secs(1);
     let length = Length::Time(Duration::from_secs(seconds.into()));
-    let cell = drive(&site, Load { connections, keys, warm_up, length })?;
+    let cell = drive(&site, HttpLoad { connections, keys, warm_up, length })?;
     println!(
         "{:.0} req/s, p50 {:.2} ms, p99 {:.2} ms, CPU of the load {:.1} µs per request",
         cell.per_second, cell.p50_millis, cell.p99_millis, cell.load_micros,

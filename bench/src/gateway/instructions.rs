@@ -16,17 +16,17 @@ use anyhow::{Context as _, ensure};
 
 use super::{semel, upstream::Upstream};
 use crate::{
-    http::load::{Keys, Length, Load, drive},
+    http::load::{HttpLoad, KeyPattern, Length, drive},
     measure::as_f64,
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
     sqlite::files,
 };
 
-const PARTS: [(&str, &str, Keys); 3] = [
-    ("instructions.pass", "no key", Keys::Without),
-    ("instructions.claim", "unique keys", Keys::New),
-    ("instructions.replay", "repeats", Keys::Repeated(10)),
+const PARTS: [(&str, &str, KeyPattern); 3] = [
+    ("instructions.pass", "no key", KeyPattern::Without),
+    ("instructions.claim", "unique keys", KeyPattern::New),
+    ("instructions.replay", "repeats", KeyPattern::Repeated(10)),
 ];
 
 /// Few, because Valgrind runs one thread at a time; enough for the store to make batches.
@@ -84,7 +84,7 @@ fn is_installed() -> bool {
     valgrind.status().is_ok_and(|status| status.success())
 }
 
-fn per_request(settings: &Settings, program: &Path, keys: Keys) -> anyhow::Result<f64> {
+fn per_request(settings: &Settings, program: &Path, keys: KeyPattern) -> anyhow::Result<f64> {
     let (few, many) = settings.or_quick((1000, 3000), (100, 300));
     let before = total(settings, program, keys, few)?;
     let after = total(settings, program, keys, many)?;
@@ -92,8 +92,13 @@ fn per_request(settings: &Settings, program: &Path, keys: Keys) -> anyhow::Resul
 }
 
 /// Instructions of one run from start to exit, with so many requests.
-fn total(settings: &Settings, program: &Path, keys: Keys, requests: usize) -> anyhow::Result<f64> {
-    let folder = files::scratch(settings)?;
+fn total(
+    settings: &Settings,
+    program: &Path,
+    keys: KeyPattern,
+    requests: usize,
+) -> anyhow::Result<f64> {
+    let folder = files::scratch_folder(settings)?;
     let counts = folder.path().join("callgrind.out");
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--quiet", "--tool=callgrind"]);
@@ -101,7 +106,7 @@ fn total(settings: &Settings, program: &Path, keys: Keys, requests: usize) -> an
     let upstream = Upstream::start(Duration::ZERO)?;
     let (semel, site) = semel::start(valgrind, &upstream, folder.path())?;
     let length = Length::Requests(requests);
-    drive(&site, Load { connections: CONNECTIONS, keys, warm_up: Duration::ZERO, length })?;
+    drive(&site, HttpLoad { connections: CONNECTIONS, keys, warm_up: Duration::ZERO, length })?;
     ensure!(semel.stop()?.success(), "the gateway failed");
     let counts = fs::read_to_string(&counts).context("reading the counts")?;
     instructions(&counts)

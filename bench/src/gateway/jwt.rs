@@ -7,7 +7,7 @@ use semel_testkit::issuer::{AUDIENCE, Algorithm, ISSUER, SigningKey, claims, key
 
 use super::{JWT, semel, upstream::Upstream};
 use crate::{
-    http::load::{Cell, Keys, Length, Load, drive_with, each},
+    http::load::{HttpLoad, HttpMeasurement, KeyPattern, Length, drive_with, each},
     measure::{ratios, turns},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -31,7 +31,7 @@ struct Subject {
 /// Measures both in turn, each with a new store and a new upstream in every round.
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let subjects = [opaque(), verified()];
-    let mut seen: [Vec<Cell>; 2] = Default::default();
+    let mut seen: [Vec<HttpMeasurement>; 2] = Default::default();
     for round in 0..ROUNDS {
         for at in turns(round, subjects.len()) {
             progress(&format!("{JWT}: {}, round {} of {ROUNDS}", subjects[at].name, round + 1));
@@ -39,8 +39,8 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
         }
     }
     progress_end();
-    let rates = |cells: &[Cell]| each(cells, |cell| cell.per_second);
-    let cpu = |cells: &[Cell]| each(cells, |cell| cell.server_micros);
+    let rates = |cells: &[HttpMeasurement]| each(cells, |cell| cell.per_second);
+    let cpu = |cells: &[HttpMeasurement]| each(cells, |cell| cell.server_micros);
     for (subject, cells) in subjects.iter().zip(&seen) {
         report.line(JWT, subject.name, "req/s", &rates(cells));
         report.line(JWT, format!("{}, CPU per request", subject.name), "µs", &cpu(cells));
@@ -82,8 +82,8 @@ fn verified() -> Subject {
     }
 }
 
-fn measure(settings: &Settings, subject: &Subject) -> anyhow::Result<Cell> {
-    let folder = files::scratch(settings)?;
+fn measure(settings: &Settings, subject: &Subject) -> anyhow::Result<HttpMeasurement> {
+    let folder = files::scratch_folder(settings)?;
     fs::write(folder.path().join("jwks.json"), &subject.key_set)?;
     let upstream = Upstream::start(Duration::ZERO)?;
     let (_semel, site) = semel::start_with(
@@ -94,6 +94,6 @@ fn measure(settings: &Settings, subject: &Subject) -> anyhow::Result<Cell> {
     )?;
     let (warm_up, length) = settings.cell();
     let (warm_up, length) = (warm_up * 2, Length::Time(length));
-    let load = Load { connections: CONNECTIONS, keys: Keys::New, warm_up, length };
+    let load = HttpLoad { connections: CONNECTIONS, keys: KeyPattern::New, warm_up, length };
     drive_with(&site, load, &subject.credentials)
 }

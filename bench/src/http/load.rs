@@ -47,7 +47,7 @@ pub(crate) struct Site {
 
 /// Which keys requests have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Keys {
+pub(crate) enum KeyPattern {
     /// None at all.
     Without,
     /// A new one each.
@@ -58,9 +58,9 @@ pub(crate) enum Keys {
 
 /// How hard a server is driven.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct HttpLoad {
     pub(crate) connections: usize,
-    pub(crate) keys: Keys,
+    pub(crate) keys: KeyPattern,
     pub(crate) warm_up: Duration,
     pub(crate) length: Length,
 }
@@ -74,7 +74,7 @@ pub(crate) enum Length {
 
 /// What one measurement gave.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cell {
+pub(crate) struct HttpMeasurement {
     pub(crate) per_second: f64,
     pub(crate) p50_millis: f64,
     pub(crate) p99_millis: f64,
@@ -97,17 +97,24 @@ pub(crate) struct Cell {
 }
 
 /// One figure of each cell.
-pub(crate) fn each(cells: &[Cell], figure: impl Fn(&Cell) -> f64) -> Vec<f64> {
+pub(crate) fn each(
+    cells: &[HttpMeasurement],
+    figure: impl Fn(&HttpMeasurement) -> f64,
+) -> Vec<f64> {
     cells.iter().map(figure).collect()
 }
 
 /// Keeps a server busy and measures it. An answer that is not as it should be is an error.
-pub(crate) fn drive(site: &Site, load: Load) -> anyhow::Result<Cell> {
+pub(crate) fn drive(site: &Site, load: HttpLoad) -> anyhow::Result<HttpMeasurement> {
     drive_with(site, load, &[])
 }
 
 /// The same with credentials: each request has one of these values of `Authorization`.
-pub(crate) fn drive_with(site: &Site, load: Load, credentials: &[String]) -> anyhow::Result<Cell> {
+pub(crate) fn drive_with(
+    site: &Site,
+    load: HttpLoad,
+    credentials: &[String],
+) -> anyhow::Result<HttpMeasurement> {
     let mut driver = Driver::connect(site.port, load, credentials)?;
     driver.begin()?;
     driver.run(Length::Time(load.warm_up))?;
@@ -153,7 +160,7 @@ impl Reading {
         })
     }
 
-    fn since(&self, before: &Self, latencies: &mut Latencies) -> Cell {
+    fn since(&self, before: &Self, latencies: &mut Latencies) -> HttpMeasurement {
         let count = as_f64(latencies.len());
         let seconds = (self.at - before.at).as_secs_f64();
         let server = self.server_micros - before.server_micros;
@@ -164,7 +171,7 @@ impl Reading {
             let spent = micros - before.thread_micros.get(name).unwrap_or(&0.0);
             (name.clone(), spent / count)
         };
-        Cell {
+        HttpMeasurement {
             per_second: count / seconds,
             p50_millis: latencies.within(0.5),
             p99_millis: latencies.within(0.99),
@@ -198,7 +205,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn connect(port: u16, load: Load, credentials: &[String]) -> anyhow::Result<Self> {
+    fn connect(port: u16, load: HttpLoad, credentials: &[String]) -> anyhow::Result<Self> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(load.connections);
         for at in 0..load.connections {
@@ -208,9 +215,9 @@ impl Driver {
             connections.push(connection);
         }
         let (request, seeds, repeats_in_ten) = match load.keys {
-            Keys::Without => (Request::without_key(), 0, 0),
-            Keys::New => (Request::keyed(), 0, 0),
-            Keys::Repeated(in_ten) => (Request::keyed(), SEEDS, in_ten),
+            KeyPattern::Without => (Request::without_key(), 0, 0),
+            KeyPattern::New => (Request::keyed(), 0, 0),
+            KeyPattern::Repeated(in_ten) => (Request::keyed(), SEEDS, in_ten),
         };
         let with = |value: &String| Request::keyed_with(&format!("authorization: {value}\r\n"));
         let mut requests: Vec<Request> = credentials.iter().map(with).collect();
@@ -354,7 +361,7 @@ mod tests {
     use crate::http::exchange::{ANSWER, LOCATION};
 
     /// Drives a server that says the same whatever it is asked.
-    fn drive_one_that_says(answer: &str, keys: Keys) -> anyhow::Result<usize> {
+    fn drive_one_that_says(answer: &str, keys: KeyPattern) -> anyhow::Result<usize> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
         let answer = answer.to_owned();
@@ -371,7 +378,7 @@ mod tests {
         });
         let warm_up = Duration::from_millis(20);
         let length = Length::Time(warm_up);
-        let load = Load { connections: 1, keys, warm_up, length };
+        let load = HttpLoad { connections: 1, keys, warm_up, length };
         let mut driver = Driver::connect(port, load)?;
         driver.begin()?;
         driver.run(length)?;
@@ -388,21 +395,21 @@ mod tests {
 
     #[test]
     fn right_answers_are_counted() {
-        assert!(drive_one_that_says(&answer(""), Keys::New).unwrap() > 0);
+        assert!(drive_one_that_says(&answer(""), KeyPattern::New).unwrap() > 0);
     }
 
     #[test]
     fn a_replay_that_is_not_due_or_not_marked_is_an_error() {
-        let error =
-            drive_one_that_says(&answer("idempotent-replayed: true\r\n"), Keys::New).unwrap_err();
+        let error = drive_one_that_says(&answer("idempotent-replayed: true\r\n"), KeyPattern::New)
+            .unwrap_err();
         assert!(error.to_string().contains("idempotent-replayed"), "{error}");
-        let error = drive_one_that_says(&answer(""), Keys::Repeated(10)).unwrap_err();
+        let error = drive_one_that_says(&answer(""), KeyPattern::Repeated(10)).unwrap_err();
         assert!(error.to_string().contains("answers were wrong"), "{error}");
     }
 
     #[test]
     fn another_body_is_an_error() {
         let other = answer("").replace("12990", "12991");
-        assert!(drive_one_that_says(&other, Keys::Without).is_err());
+        assert!(drive_one_that_says(&other, KeyPattern::Without).is_err());
     }
 }

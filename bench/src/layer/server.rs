@@ -14,12 +14,12 @@ pub(crate) enum Guard {
 
 /// A server that runs as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct AppServer {
     pub(crate) site: Site,
     _program: Program,
 }
 
-impl Server {
+impl AppServer {
     /// Starts a server, with a new file in `folder` if it needs one.
     pub(crate) fn start(guard: Guard, folder: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);

@@ -11,7 +11,7 @@ use semel_postgres::PostgresStore;
 
 use crate::{
     load::{self, Subject},
-    postgres::server::Server,
+    postgres::server::PostgresServer,
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
 };
@@ -42,7 +42,7 @@ impl Subject for Brief {
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let server = Server::start();
+    let server = PostgresServer::start();
     let store = Arc::new(server.store(SCHEMA).await?);
     let subject: Arc<dyn Subject> = Arc::new(Brief(store.clone()));
     let (cycles, count) = settings.or_quick((12, 50_000), (4, 2_000));

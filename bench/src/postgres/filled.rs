@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    load::{Load, Subject, drive},
+    load::{StoreLoad, Subject, drive},
     measure::{ratios, turns},
-    postgres::server::{Age, Server},
+    postgres::server::{Age, PostgresServer},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
 };
@@ -13,14 +13,14 @@ use crate::{
 const PART: &str = "postgres.filled";
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let server = Server::start();
+    let server = PostgresServer::start();
     let count = settings.or_quick(10_000_000, 50_000);
     let empty: Arc<dyn Subject> = Arc::new(server.store("empty").await?);
     let filled: Arc<dyn Subject> = Arc::new(server.store("filled").await?);
     server.fill("filled", count, Age::Fresh);
     let subjects = [empty, filled];
     let (warm_up, length) = settings.cell();
-    let load = Load { concurrency: 64, warm_up, length };
+    let load = StoreLoad { concurrency: 64, warm_up, length };
     let mut seen = [const { Vec::new() }; 2];
     let rounds = settings.rounds();
     for round in 0..rounds {

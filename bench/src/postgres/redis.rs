@@ -18,7 +18,7 @@ use semel::{
 };
 use semel_redis::{Options, RedisCache};
 use semel_testkit::{
-    flaky_store::{FlakyStore, Verb},
+    flaky_store::{FlakyStore, StoreCall},
     servers::Redis,
 };
 use tokio::task::JoinSet;
@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use crate::{
     machine,
     measure::{as_f64, median, ratios, turns},
-    postgres::server::Server,
+    postgres::server::PostgresServer,
     random::Random,
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -51,14 +51,14 @@ struct Fleet {
 
 /// What a load does to its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keys {
+enum KeyUse {
     New,
     Replayed,
 }
 
 /// What one measurement gave.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+struct CacheMeasurement {
     /// Keys that were executed.
     keys: f64,
     replays: f64,
@@ -69,7 +69,11 @@ struct Cell {
 }
 
 impl Fleet {
-    async fn start(server: &Server, schema: &str, redis: Option<&Redis>) -> anyhow::Result<Self> {
+    async fn start(
+        server: &PostgresServer,
+        schema: &str,
+        redis: Option<&Redis>,
+    ) -> anyhow::Result<Self> {
         let mut fleet = Self { gateways: Vec::new(), counted: Vec::new() };
         for _ in 0..GATEWAYS {
             let counted = FlakyStore::new(server.store(schema).await?);
@@ -87,12 +91,13 @@ impl Fleet {
     }
 
     fn asked(&self) -> u64 {
-        let of_one = |store: &FlakyStore| store.count(Verb::Claim) + store.count(Verb::Get);
+        let of_one =
+            |store: &FlakyStore| store.count(StoreCall::Claim) + store.count(StoreCall::Get);
         self.counted.iter().map(of_one).sum()
     }
 
     /// Keeps the fleet busy until `length` is over.
-    async fn drive(&self, keys: Keys, length: Duration) -> anyhow::Result<Cell> {
+    async fn drive(&self, keys: KeyUse, length: Duration) -> anyhow::Result<CacheMeasurement> {
         let end = Instant::now() + length;
         let (asked, micros) = (self.asked(), machine::family_micros()?);
         let mut clients = JoinSet::new();
@@ -100,7 +105,7 @@ impl Fleet {
             let gateways = self.gateways.clone();
             clients.spawn(Client::new(gateways)?.run(first, keys, end));
         }
-        let mut cell = Cell { keys: 0.0, replays: 0.0, asked: 0.0, micros: 0.0 };
+        let mut cell = CacheMeasurement { keys: 0.0, replays: 0.0, asked: 0.0, micros: 0.0 };
         while let Some(client) = clients.join_next().await {
             let (keys, replays) = client.context("a client stopped")??;
             cell.keys += as_f64(keys);
@@ -128,7 +133,7 @@ impl Client {
     async fn run(
         mut self,
         first: usize,
-        keys: Keys,
+        keys: KeyUse,
         end: Instant,
     ) -> anyhow::Result<(usize, usize)> {
         let mut sent = VecDeque::new();
@@ -137,7 +142,7 @@ impl Client {
             let key = self.random.key();
             let key = Key::new(str::from_utf8(&key)?)?;
             self.execute(first + at, key.clone()).await?;
-            if keys == Keys::Replayed {
+            if keys == KeyUse::Replayed {
                 sent.push_front(key);
                 for turn in 1..=GATEWAYS {
                     if let Some(key) = sent.get(turn * LAG) {
@@ -182,12 +187,12 @@ impl Client {
 
 /// What was seen of each fleet, round by round.
 #[derive(Debug, Default)]
-struct Seen {
-    replayed: Vec<Cell>,
-    new: Vec<Cell>,
+struct FleetSamples {
+    replayed: Vec<CacheMeasurement>,
+    new: Vec<CacheMeasurement>,
 }
 
-impl Seen {
+impl FleetSamples {
     /// Reads of PostgreSQL per replay: every execution has asked once.
     fn reads(&self) -> Vec<f64> {
         self.replayed.iter().map(|cell| (cell.asked - cell.keys) / cell.replays).collect()
@@ -200,32 +205,32 @@ impl Seen {
     /// What a replay costs: what is left of the first load when its executions are taken off.
     fn replay_micros(&self) -> Vec<f64> {
         let new = median(&self.new_micros());
-        let replay = |cell: &Cell| (cell.micros - cell.keys * new) / cell.replays;
+        let replay = |cell: &CacheMeasurement| (cell.micros - cell.keys * new) / cell.replays;
         self.replayed.iter().map(replay).collect()
     }
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let server = Server::start();
+    let server = PostgresServer::start();
     let redis = Redis::start();
     let fleets = [
         Fleet::start(&server, "with_redis", Some(&redis)).await?,
         Fleet::start(&server, "without", None).await?,
     ];
     let (warm_up, length) = settings.cell();
-    let mut seen = [Seen::default(), Seen::default()];
+    let mut seen = [FleetSamples::default(), FleetSamples::default()];
     let rounds = settings.rounds();
     // One load after the other: what the one leaves behind, in the database and in what a cache has
     // learnt, is not the cost of the other.
-    for (keys, named) in [(Keys::New, "new keys"), (Keys::Replayed, "replays")] {
+    for (keys, named) in [(KeyUse::New, "new keys"), (KeyUse::Replayed, "replays")] {
         for round in 0..rounds {
             progress(&format!("{PART}: {named}, round {} of {rounds}", round + 1));
             for at in turns(round, fleets.len()) {
                 fleets[at].drive(keys, warm_up * 3).await?;
                 let cell = fleets[at].drive(keys, length).await?;
                 match keys {
-                    Keys::Replayed => seen[at].replayed.push(cell),
-                    Keys::New => seen[at].new.push(cell),
+                    KeyUse::Replayed => seen[at].replayed.push(cell),
+                    KeyUse::New => seen[at].new.push(cell),
                 }
             }
         }
@@ -235,20 +240,32 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-fn add(report: &mut Report, seen: &[Seen; 2]) {
+fn add(report: &mut Report, seen: &[FleetSamples; 2]) {
     for (name, seen) in NAMES.iter().zip(seen) {
         report.line(PART, format!("{name}: reads per replay"), "reads", &seen.reads());
         report.line(PART, format!("{name}: CPU per replay"), "µs", &seen.replay_micros());
         report.line(PART, format!("{name}: CPU per new key"), "µs", &seen.new_micros());
     }
     let [with, without] = seen;
-    let ratio = |of: fn(&Seen) -> Vec<f64>| ratios(&of(with), &of(without));
+    let ratio = |of: fn(&FleetSamples) -> Vec<f64>| ratios(&of(with), &of(without));
     let third = Target::AtMost(1.0 / 3.0);
-    report.judge(PART, "reads per replay, with / without", "x", &ratio(Seen::reads), third);
+    report.judge(PART, "reads per replay, with / without", "x", &ratio(FleetSamples::reads), third);
     let falls = Target::Below(1.0);
-    report.judge(PART, "CPU per replay, with / without", "x", &ratio(Seen::replay_micros), falls);
+    report.judge(
+        PART,
+        "CPU per replay, with / without",
+        "x",
+        &ratio(FleetSamples::replay_micros),
+        falls,
+    );
     let little = Target::AtMost(1.1);
-    report.judge(PART, "CPU per new key, with / without", "x", &ratio(Seen::new_micros), little);
+    report.judge(
+        PART,
+        "CPU per new key, with / without",
+        "x",
+        &ratio(FleetSamples::new_micros),
+        little,
+    );
     report.note(
         "Each of three engines has a store and a cache of its own on one database. A key is \
          executed on one and replayed once on every one of the three, tens of milliseconds apart; \

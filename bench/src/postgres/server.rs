@@ -29,7 +29,7 @@ const SETTINGS: [(&str, &str); 7] = [
 
 /// A server that runs as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct PostgresServer {
     postgres: Postgres,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Sizes {
     pub(crate) index_megabytes: f64,
 }
 
-impl Server {
+impl PostgresServer {
     pub(crate) fn start() -> Self {
         progress("starting PostgreSQL");
         let postgres = Postgres::start(&SETTINGS);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    load::{Load, Subject, drive},
+    load::{StoreLoad, Subject, drive},
     machine,
     measure::{as_f64, ratios, turns},
-    postgres::{server::Server, usual::Usual},
+    postgres::{server::PostgresServer, usual::Usual},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
 };
@@ -29,7 +29,7 @@ const NAMES: [&str; 2] = ["Semel", "usual pattern"];
 
 /// What was seen of each subject, round by round.
 #[derive(Debug, Default)]
-struct Seen {
+struct PostgresSamples {
     units: Vec<f64>,
     claim: Vec<f64>,
     claim_p99: Vec<f64>,
@@ -44,7 +44,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     if cells.is_empty() {
         return Ok(());
     }
-    let server = Server::start();
+    let server = PostgresServer::start();
     let subjects: [Arc<dyn Subject>; 2] =
         [Arc::new(server.store("semel").await?), Arc::new(Usual::connect(&server.url()).await?)];
     for &(part, concurrency, target) in cells {
@@ -54,8 +54,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
             // together.
             (rounds, warm_up, length) = (rounds * TURNS, warm_up / 4, length / 4);
         }
-        let load = Load { concurrency, warm_up, length };
-        let mut seen = [(); 2].map(|()| Seen::default());
+        let load = StoreLoad { concurrency, warm_up, length };
+        let mut seen = [(); 2].map(|()| PostgresSamples::default());
         for round in 0..rounds {
             progress(&format!("{part}: c={concurrency}, round {} of {rounds}", round + 1));
             for at in turns(round, subjects.len()) {
@@ -91,7 +91,7 @@ fn add(
     part: &'static str,
     concurrency: usize,
     target: Option<Target>,
-    seen: &[Seen; 2],
+    seen: &[PostgresSamples; 2],
 ) {
     let [semel, usual] = seen;
     let what = |text: &str| format!("c={concurrency}: {text}");

@@ -1,5 +1,5 @@
-//! Files of many records: filled once through the store itself, kept, and copied for parts that
-//! change them.
+//! Database files with many records. A file is filled once through the store and reused. Benchmarks
+//! that write get a copy.
 
 use std::{
     fs::{self, File},
@@ -17,25 +17,25 @@ use crate::{
     settings::{Settings, progress, progress_end},
 };
 
-/// How many records the smaller of the filled files has.
-pub(crate) fn small(settings: &Settings) -> usize {
+/// Number of records in the smaller file.
+pub(crate) fn small_record_count(settings: &Settings) -> usize {
     settings.or_quick(1_000_000, 20_000)
 }
 
-/// How many records the larger one has.
-pub(crate) fn large(settings: &Settings) -> usize {
+/// Number of records in the larger file.
+pub(crate) fn large_record_count(settings: &Settings) -> usize {
     settings.or_quick(5_000_000, 60_000)
 }
 
-/// A folder beside the kept files, removed when it is dropped.
-pub(crate) fn scratch(settings: &Settings) -> anyhow::Result<TempDir> {
+/// Creates a folder beside the filled files. It is removed on drop.
+pub(crate) fn scratch_folder(settings: &Settings) -> anyhow::Result<TempDir> {
     fs::create_dir_all(&settings.dir)?;
     Ok(tempfile::Builder::new().prefix("scratch-").tempdir_in(&settings.dir)?)
 }
 
-/// The kept file of `count` records, filled now if it is missing. It must not be written to.
-pub(crate) async fn kept(settings: &Settings, count: usize) -> anyhow::Result<PathBuf> {
-    let work = scratch(settings)?;
+/// Returns the file with `count` records; fills it if it is missing. It must not be written to.
+pub(crate) async fn filled_file(settings: &Settings, count: usize) -> anyhow::Result<PathBuf> {
+    let work = scratch_folder(settings)?;
     let version = schema_version(&work.path().join("version.db"))?;
     let path = settings.dir.join(format!("filled-v{version}-{count}.db"));
     if path.exists() {
@@ -54,23 +54,23 @@ pub(crate) async fn kept(settings: &Settings, count: usize) -> anyhow::Result<Pa
     Ok(path)
 }
 
-/// A synced copy of a kept file, so that its write-back does not disturb a measurement.
-pub(crate) fn copy(kept: &Path, to: &Path) -> anyhow::Result<()> {
-    progress(&format!("copying {}", kept.display()));
-    fs::copy(kept, to)?;
+/// Copies a filled file and syncs the copy, so that its write-back does not disturb a measurement.
+pub(crate) fn copy(filled: &Path, to: &Path) -> anyhow::Result<()> {
+    progress(&format!("copying {}", filled.display()));
+    fs::copy(filled, to)?;
     File::open(to)?.sync_all()?;
     progress_end();
     Ok(())
 }
 
-/// A number that an SQL query gives, read beside the store.
-pub(crate) fn number(path: &Path, sql: &str) -> anyhow::Result<i64> {
+/// Runs an SQL query that returns one number, on a connection of its own.
+pub(crate) fn query_number(path: &Path, sql: &str) -> anyhow::Result<i64> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
 
-/// The format that this build of the store writes: files of another one are not used again.
+/// The schema version that this build of the store writes. Files of another version are not reused.
 fn schema_version(path: &Path) -> anyhow::Result<i64> {
     drop(SqliteStore::open(path)?);
-    number(path, "PRAGMA user_version")
+    query_number(path, "PRAGMA user_version")
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel_sqlite::SqliteStore;
 
 use crate::{
-    load::{Load, Subject, drive},
+    load::{StoreLoad, Subject, drive},
     measure::{ratios, turns},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -15,18 +15,18 @@ use crate::{
 const PART: &str = "sqlite.filled";
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let folder = files::scratch(settings)?;
-    let counts = [0, files::small(settings), files::large(settings)];
+    let folder = files::scratch_folder(settings)?;
+    let counts = [0, files::small_record_count(settings), files::large_record_count(settings)];
     let mut stores: Vec<Arc<dyn Subject>> = Vec::new();
     for count in counts {
         let path = folder.path().join(format!("{count}.db"));
         if count > 0 {
-            files::copy(&files::kept(settings, count).await?, &path)?;
+            files::copy(&files::filled_file(settings, count).await?, &path)?;
         }
         stores.push(Arc::new(SqliteStore::open(&path)?));
     }
     let (warm_up, length) = settings.cell();
-    let load = Load { concurrency: 64, warm_up, length };
+    let load = StoreLoad { concurrency: 64, warm_up, length };
     let mut seen = [const { Vec::new() }; 3];
     let rounds = settings.rounds();
     for round in 0..rounds {

@@ -13,8 +13,8 @@ use crate::{
 const PART: &str = "sqlite.open";
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let count = files::small(settings);
-    let path = files::kept(settings, count).await?;
+    let count = files::small_record_count(settings);
+    let path = files::filled_file(settings, count).await?;
     // The first opening brings the file into the cache.
     drop(SqliteStore::open(&path)?);
     let mut took = Vec::new();

@@ -22,13 +22,13 @@ const PART: &str = "sqlite.size";
 const CACHE_KILOBYTES: f64 = 65_536.0;
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let (small, large) = (files::small(settings), files::large(settings));
-    let small_path = files::kept(settings, small).await?;
-    let large_path = files::kept(settings, large).await?;
+    let (small, large) = (files::small_record_count(settings), files::large_record_count(settings));
+    let small_path = files::filled_file(settings, small).await?;
+    let large_path = files::filled_file(settings, large).await?;
     let bytes = file_bytes(&small_path)? / count_records(&small_path)?;
     report.judge(PART, "file per record", "bytes", &[bytes], Target::Below(750.0));
 
-    let folder = files::scratch(settings)?;
+    let folder = files::scratch_folder(settings)?;
     let empty_path = folder.path().join("empty.db");
     let rounds = settings.or_quick(3, 1);
     let (mut slope, mut absolute) = (Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ fn file_bytes(path: &Path) -> anyhow::Result<f64> {
 }
 
 fn count_records(path: &Path) -> anyhow::Result<f64> {
-    let count = files::number(path, "SELECT count(*) FROM claims")?;
+    let count = files::query_number(path, "SELECT count(*) FROM claims")?;
     Ok(as_f64(usize::try_from(count)?))
 }
 

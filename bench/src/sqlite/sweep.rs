@@ -38,10 +38,10 @@ impl BootClock for Ahead {
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let folder = files::scratch(settings)?;
+    let folder = files::scratch_folder(settings)?;
     let path = folder.path().join("sweep.db");
-    let expired = files::small(settings);
-    files::copy(&files::kept(settings, expired).await?, &path)?;
+    let expired = files::small_record_count(settings);
+    files::copy(&files::filled_file(settings, expired).await?, &path)?;
     let store = Arc::new(Options::new().clock(Arc::new(Ahead)).open(&path)?);
     let target = Target::AtMost(3.0);
     sweeping::measure(settings, report, PART, (&store, expired), PACE, target).await

@@ -6,7 +6,7 @@ use semel_sqlite::SqliteStore;
 
 use crate::{
     baseline::{BareLog, OneByOne},
-    load::{Load, Subject, drive},
+    load::{StoreLoad, Subject, drive},
     machine,
     measure::{as_f64, ratios, turns},
     report::{Report, Target},
@@ -26,14 +26,14 @@ const THREADS: [&str; 3] = ["semel-sqlite-write", "one-by-one", "bare-log"];
 
 /// What was seen of each subject, round by round.
 #[derive(Debug, Default)]
-struct Seen {
+struct SqliteSamples {
     units: Vec<f64>,
     p99: Vec<f64>,
     micros: Vec<f64>,
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let folder = files::scratch(settings)?;
+    let folder = files::scratch_folder(settings)?;
     let file = |name: &str| folder.path().join(name);
     let subjects: [Arc<dyn Subject>; 3] = [
         Arc::new(SqliteStore::open(file("semel.db"))?),
@@ -45,8 +45,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         let judged = concurrency == 64;
         let rounds = if judged { settings.rounds() } else { 3 };
         let length = if judged { length } else { length / 2 };
-        let load = Load { concurrency, warm_up, length };
-        let mut seen = [(); 3].map(|()| Seen::default());
+        let load = StoreLoad { concurrency, warm_up, length };
+        let mut seen = [(); 3].map(|()| SqliteSamples::default());
         for round in 0..rounds {
             progress(&format!("{PART}: c={concurrency}, round {} of {rounds}", round + 1));
             for at in turns(round, subjects.len()) {
@@ -69,7 +69,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-fn add(report: &mut Report, concurrency: usize, seen: &[Seen; 3]) {
+fn add(report: &mut Report, concurrency: usize, seen: &[SqliteSamples; 3]) {
     let [semel, each, log] = seen;
     let what = |text: &str| format!("c={concurrency}: {text}");
     for (name, seen) in NAMES.iter().zip(seen) {

@@ -45,7 +45,7 @@ pub async fn resolve(
     request: ResolveRequest,
     who: String,
 ) -> Result<DoneView, ActionError> {
-    let action = RecordAction::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
+    let action = RecordChange::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
     apply(store, audit, &request.target(), action).await
 }
 
@@ -64,7 +64,7 @@ pub async fn resolve_many(
     limit: Option<Duration>,
     mut progress: impl FnMut(usize),
 ) -> Result<ManyView, ActionError> {
-    let action = RecordAction::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
+    let action = RecordChange::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
     let (targets, began) = (request.targets()?, Instant::now());
     let mut done = ManyView::default();
     for target in targets {
@@ -97,7 +97,7 @@ pub async fn delete(
 ) -> Result<DoneView, ActionError> {
     let target = request.target();
     let (_, state, _) = target.read()?;
-    let action = RecordAction {
+    let action = RecordChange {
         act: "delete",
         resolution: Resolution::Deleted(state),
         to: "absent".to_owned(),
@@ -110,7 +110,7 @@ pub async fn delete(
 
 /// An action on a record, with its author and the reason.
 #[derive(Clone)]
-struct RecordAction {
+struct RecordChange {
     act: &'static str,
     resolution: Resolution,
     to: String,
@@ -119,7 +119,7 @@ struct RecordAction {
     why: String,
 }
 
-impl RecordAction {
+impl RecordChange {
     fn to_resolve(
         to: ResolvedState,
         answer: Option<&AnswerInput>,
@@ -161,10 +161,10 @@ async fn apply(
     store: &dyn Store,
     audit: &AuditLog,
     target: &RecordTarget,
-    action: RecordAction,
+    action: RecordChange,
 ) -> Result<DoneView, ActionError> {
     let (id, state, fence) = target.read()?;
-    let RecordAction { act, resolution, to, answer, who, why } = action;
+    let RecordChange { act, resolution, to, answer, who, why } = action;
     let doing = async {
         let deletes = matches!(resolution, Resolution::Deleted(_));
         let resolved = if id.scope.is_observed() && !deletes {

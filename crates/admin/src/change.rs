@@ -28,11 +28,11 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const WHO_BYTES_MAX: usize = 200;
 
 type BodyResult = Result<Bytes, BytesRejection>;
-type SharedState = State<Arc<ApiState>>;
+type ApiStateExtractor = State<Arc<ApiState>>;
 type PeerAddress = Extension<SocketAddr>;
 
 pub(super) async fn resolve(
-    State(state): SharedState,
+    State(state): ApiStateExtractor,
     Extension(peer): PeerAddress,
     headers: HeaderMap,
     body: BodyResult,
@@ -46,7 +46,7 @@ pub(super) async fn resolve(
 }
 
 pub(super) async fn resolve_many(
-    State(state): SharedState,
+    State(state): ApiStateExtractor,
     Extension(peer): PeerAddress,
     headers: HeaderMap,
     body: BodyResult,
@@ -61,7 +61,7 @@ pub(super) async fn resolve_many(
 }
 
 pub(super) async fn delete(
-    State(state): SharedState,
+    State(state): ApiStateExtractor,
     Extension(peer): PeerAddress,
     headers: HeaderMap,
     body: BodyResult,
@@ -75,7 +75,7 @@ pub(super) async fn delete(
 }
 
 pub(super) async fn sweep(
-    State(state): SharedState,
+    State(state): ApiStateExtractor,
     Extension(peer): PeerAddress,
     headers: HeaderMap,
     body: BodyResult,
@@ -90,7 +90,7 @@ pub(super) async fn sweep(
 }
 
 pub(super) async fn reload(
-    State(state): SharedState,
+    State(state): ApiStateExtractor,
     Extension(peer): PeerAddress,
     headers: HeaderMap,
     body: BodyResult,

@@ -37,7 +37,7 @@ pub struct ResolveRequest {
     /// The answer that every repeat gets from now on, if it is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerInput>,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     pub why: String,
     /// The author, for the audit log.
@@ -81,7 +81,7 @@ pub struct DeleteRequest {
     key: String,
     state: String,
     fence: u64,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     pub why: String,
     /// The author, for the audit log.
@@ -102,7 +102,7 @@ pub struct ResolveManyRequest {
     /// The answer that every repeat of each gets from now on, if they are completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerInput>,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     pub why: String,
     /// The author, for the audit log.
@@ -131,7 +131,7 @@ pub struct SeenRecord {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReloadRequest {
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     pub why: String,
     /// The author, for the audit log.
@@ -146,7 +146,7 @@ pub struct ReloadRequest {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditNote {
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     pub why: String,
     /// The author, for the audit log.

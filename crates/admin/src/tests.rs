@@ -18,7 +18,7 @@ use semel::{
 };
 use semel_config::OperatorToken;
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
-use semel_testkit::unsteady::{Unsteady, Verb, Weather};
+use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -276,25 +276,25 @@ async fn without_a_token_other_machines_see_no_records() {
 
 #[tokio::test]
 async fn without_its_store_a_server_is_alive_but_not_ready() {
-    let store = Unsteady::new(MemoryStore::new());
+    let store = FlakyStore::new(MemoryStore::new());
     let api = TestApi::on(store.clone(), None).await;
-    for weather in [Weather::Away, Weather::Stuck] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging] {
         store.set_all(weather);
         assert_eq!(api.get("/healthz").await.status, 200);
         api.get("/readyz").await.is_problem(503, "store-unavailable");
     }
-    store.set_all(Weather::Away);
+    store.set_all(StoreCondition::Unavailable);
     api.get("/v1/records").await.is_problem(503, "store-unavailable");
-    store.set_all(Weather::Fair);
+    store.set_all(StoreCondition::Available);
     assert_eq!(api.get("/readyz").await.status, 200);
 }
 
 #[tokio::test]
 async fn an_action_continues_when_its_client_disconnects() {
-    let store = Unsteady::new(MemoryStore::new());
+    let store = FlakyStore::new(MemoryStore::new());
     let api = TestApi::on(store.clone(), Some(TOKEN)).await;
     let fence = api.held("k").await.get();
-    store.set(Verb::Other, Weather::Stuck);
+    store.set(StoreCall::Other, StoreCondition::Hanging);
     let request = with(target("k", fence), json!({ "to": "released" })).to_string();
     let mut stream = TcpStream::connect(api.address).await.unwrap();
     let head = format!(
@@ -303,11 +303,11 @@ async fn an_action_continues_when_its_client_disconnects() {
         request.len()
     );
     stream.write_all((head + &request).as_bytes()).await.unwrap();
-    let begun = store.count(Verb::Other);
-    until(|| api.audit().contains("intended") && store.count(Verb::Other) > begun).await;
+    let begun = store.count(StoreCall::Other);
+    until(|| api.audit().contains("intended") && store.count(StoreCall::Other) > begun).await;
     drop(stream);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    store.set_all(Weather::Fair);
+    store.set_all(StoreCondition::Available);
     until(|| api.audit().contains("applied")).await;
     assert!(matches!(api.seen("k").await.unwrap().state, StateView::Released { .. }));
 }

@@ -1,9 +1,9 @@
-//! The identity of routes, remembered by the store.
+//! Route identity: detects configuration changes that would lose records.
 //!
-//! A record is found by its scope, its caller and its key. A route that names one of them in
-//! another way than before does not find the records of its own requests, and their retries run
-//! again. So the store remembers what each route was, and a configuration that would lose records
-//! is refused: see [`compare`].
+//! Scope, caller and key identify a record. If a changed route derives one of them differently, it
+//! does not find the records of earlier requests, and their retries run again. So the store
+//! remembers the identity of each route, and a configuration that would lose records is refused:
+//! see [`compare`].
 
 mod compare;
 mod entry;
@@ -18,21 +18,21 @@ use tokio::time::timeout;
 pub(crate) use self::compare::RouteChange;
 use self::{
     compare::compare,
-    entry::{PREFIX, RouteEntry},
+    entry::{PREFIX, RememberedRoute},
 };
 use semel_admin::audit::{Approver, AuditLog, OperatorAction};
 use semel_config::{Config, Guard, Mode};
 
 use crate::store::DroppedSecret;
 
-/// How long the store may take to say, or to note, what the routes were.
+/// Timeout for reading or writing the remembered routes.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A configuration that would lose records, and was refused for it.
+/// Error: the configuration would lose records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdentityChanged(Vec<RecordLoss>);
 
-/// What would be lost, and what to do about it.
+/// One loss of records, and how to prevent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordLoss {
     what: String,
@@ -82,27 +82,27 @@ pub(crate) struct Approval {
 }
 
 impl Approval {
-    /// Acceptance that is written down in this audit log.
+    /// An approval that is recorded in this audit log.
     pub(crate) const fn new(approver: Approver, audit: AuditLog) -> Self {
         Self { approver, audit }
     }
 }
 
-/// What is to be remembered once a configuration is in force.
+/// Changes to the remembered routes, written once the configuration is applied.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct RouteMemory {
-    /// Names and values; without a value, what is to be forgotten.
+    /// Names and new values; an entry without a value is deleted.
     entries: Vec<(String, Option<Vec<u8>>)>,
 }
 
-/// Compares a configuration with what the store remembers, and sets the former scopes in which its
-/// routes look up their keys.
+/// Compares a configuration with the remembered routes, and sets the former scopes in which its
+/// routes also look up keys.
 ///
 /// # Errors
 ///
-/// [`IdentityChanged`] if records would be lost and that is not accepted; or if the store cannot
-/// say, or the acceptance cannot be written down.
+/// [`IdentityChanged`] if records would be lost without an approval. Other errors: the remembered
+/// routes cannot be read, or the approval cannot be written to the audit log.
 pub(crate) async fn check(
     config: &mut Config,
     store: &Arc<dyn Store>,
@@ -120,7 +120,7 @@ pub(crate) async fn check(
     let mut entries: Vec<(String, Option<Vec<u8>>)> = Vec::new();
     for (order, route) in config.routes.iter_mut().enumerate() {
         let before = found.before.get(order).copied().flatten().and_then(|index| old.get(index));
-        let entry = RouteEntry::next(order, route, before, seconds);
+        let entry = RememberedRoute::next(order, route, before, seconds);
         if let Some(guard) = route.guard.as_mut() {
             guard.former_scopes = entry.former_scopes(guard, seconds);
             guard.former_retention_until = entry.former_retention_until();
@@ -172,7 +172,7 @@ fn lost_secrets<'a>(
 }
 
 impl RouteMemory {
-    /// Writes it to the store.
+    /// Writes the changes to the store.
     pub(crate) async fn remember(self, store: &Arc<dyn Store>) -> anyhow::Result<()> {
         for (name, value) in &self.entries {
             with_timeout(store.set_metadata(name, value.as_deref())).await?;
@@ -182,11 +182,11 @@ impl RouteMemory {
 }
 
 async fn with_timeout<T>(
-    asked: impl Future<Output = Result<T, semel::core::StoreError>>,
+    request: impl Future<Output = Result<T, semel::core::StoreError>>,
 ) -> anyhow::Result<T> {
     use anyhow::Context as _;
-    const ABOUT: &str = "cannot read the remembered routes from the store";
-    timeout(STORE_TIMEOUT, asked).await.context(ABOUT)?.context(ABOUT)
+    const ERROR: &str = "cannot read the remembered routes from the store";
+    timeout(STORE_TIMEOUT, request).await.context(ERROR)?.context(ERROR)
 }
 
 async fn record_approval(accept: &Approval, losses: &[RecordLoss]) -> anyhow::Result<()> {
@@ -202,7 +202,7 @@ async fn record_approval(accept: &Approval, losses: &[RecordLoss]) -> anyhow::Re
     accept.audit.note(act, "accepted").await
 }
 
-/// The word for a mode in what is remembered.
+/// The stored name of a mode.
 const fn mode_word(mode: Mode) -> &'static str {
     match mode {
         Mode::Guard => "guard",
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that fails midway keeps what it knew.
+    /// A failure in between must not lose a former identity.
     #[tokio::test]
     async fn entries_are_written_before_others_are_removed() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());

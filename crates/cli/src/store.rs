@@ -34,9 +34,9 @@ pub(crate) struct OpenStore {
     pub(crate) secrets: CallerSecrets,
     /// Secrets that were in use, and that are not configured any more.
     pub(crate) dropped_secrets: Vec<DroppedSecret>,
-    /// What is to be noted of the secrets once the configuration is in force.
+    /// Changes to the remembered secrets, written once the configuration is applied.
     pub(crate) secrets_to_note: SecretsToNote,
-    /// When the store was created.
+    /// Creation time of the store.
     pub(crate) created_at: SystemTime,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct OpenStore {
 pub(crate) struct DroppedSecret {
     /// Its entry in the store's metadata.
     pub(crate) name: Box<str>,
-    /// When another one took its place.
+    /// Time when another secret replaced it.
     pub(crate) since: Timestamp,
 }
 

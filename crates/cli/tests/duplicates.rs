@@ -32,7 +32,7 @@ fn semel(args: &[&str], input: &[u8]) -> Output {
 
 /// Standard output of a command that succeeds; with what it says beside it.
 #[track_caller]
-fn said(args: &[&str], input: &str) -> (String, String) {
+fn run_duplicates(args: &[&str], input: &str) -> (String, String) {
     let output = semel(args, input.as_bytes());
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{err}");
@@ -41,7 +41,7 @@ fn said(args: &[&str], input: &str) -> (String, String) {
 
 #[track_caller]
 fn found(args: &[&str], input: &str) -> Value {
-    let (out, err) = said(&[args, &["--json"]].concat(), input);
+    let (out, err) = run_duplicates(&[args, &["--json"]].concat(), input);
     assert_eq!(err, "");
     serde_json::from_str(&out).unwrap()
 }
@@ -56,10 +56,10 @@ fn complaint(args: &[&str], input: &[u8]) -> String {
 
 #[test]
 fn groups_are_shown_in_a_table_with_totals_below() {
-    let (out, err) = said(&["orders.csv"], "");
+    let (out, err) = run_duplicates(&["orders.csv"], "");
     assert_eq!(out, include_str!("duplicates/orders.txt"));
     assert_eq!(err, "");
-    let (out, _) = said(&["orders.csv", "--limit", "1"], "");
+    let (out, _) = run_duplicates(&["orders.csv", "--limit", "1"], "");
     assert!(out.contains("\nand 2 more: --limit 0 shows all\n"), "{out}");
     assert!(out.contains("surplus orders          4, 40.000 % of all\n"), "over all: {out}");
 }
@@ -98,7 +98,7 @@ fn doubled_refunds_are_shown_apart_and_take_nothing_off_the_surplus() {
     for (user, total) in [("ada", "-49.90"), ("ada", "-49.90"), ("eve", "20.00"), ("eve", "20")] {
         writeln!(orders, "{user},tea,{total},1772359200").unwrap();
     }
-    let (out, _) = said(&["-"], &orders);
+    let (out, _) = run_duplicates(&["-"], &orders);
     let lines = "surplus amount          20.00\nsurplus refunds         49.90\n";
     assert!(out.contains(lines), "{out}");
     let all = found(&["-"], &orders);
@@ -106,7 +106,7 @@ fn doubled_refunds_are_shown_apart_and_take_nothing_off_the_surplus() {
     assert_eq!(all["surplus_refunds"], json!([{ "amount": "49.90" }]));
     assert_eq!(all["groups"][0]["amount"], "-49.90");
     let refunds: String = orders.lines().take(3).map(|line| format!("{line}\n")).collect();
-    let (out, _) = said(&["-"], &refunds);
+    let (out, _) = run_duplicates(&["-"], &refunds);
     assert!(!out.contains("surplus amount") && out.contains("surplus refunds"), "{out}");
 }
 
@@ -125,8 +125,8 @@ fn another_dialect_with_other_names_is_read_too() {
     assert_eq!((&all["orders"], &all["groups_total"]), (&json!(3), &json!(1)));
     assert_eq!(all["surplus_amounts"], json!([{ "amount": "1234.50" }]));
     let error = complaint(&["semicolons.csv"], b"");
-    let expected = "error: semicolons.csv: which column says the customer? There are `Kunde`, \
-                    `Artikel`, `Betrag`, `Zeit`. Say it with --customer COLUMN\n";
+    let expected = "error: semicolons.csv: which column has the customer? The columns are \
+                    `Kunde`, `Artikel`, `Betrag`, `Zeit`. Select one with --customer COLUMN\n";
     assert_eq!(error, expected);
     // What stands between columns can be typed, where the first line misleads.
     let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|1772359207\nada|x|tea|5|1772359208\n";
@@ -154,7 +154,7 @@ fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
     orders +=
         "ada,tea,5,1772359200\nada,tea,five,1772359201\nada,tea,5,yesterday\n,tea,5,1772359207\n";
     orders += "ada,tea\n\"two\nlines\",tea,5,\nada,tea,5,2026-03-01\nada,tea,5,1772359201\n";
-    let (out, err) = said(&["-"], &orders);
+    let (out, err) = run_duplicates(&["-"], &orders);
     assert!(out.contains("orders read             2\nrows not read           6\n"), "{out}");
     assert!(out.contains("surplus orders          1, 50.000 % of all\n"), "{out}");
     let lines: Vec<&str> = err.lines().collect();
@@ -182,7 +182,7 @@ fn what_cannot_be_read_at_all_is_said_and_fails() {
     assert!(complaint(&["-"], b"\xFF\xFEu\0").contains("UTF-16"));
     assert!(complaint(&["."], b"").contains("Is a directory"));
     assert_eq!(semel(&["-", "--within", "10"], b"").status.code(), Some(2));
-    let (out, _) = said(&["-"], "user,sku,total,time\n");
+    let (out, _) = run_duplicates(&["-"], "user,sku,total,time\n");
     assert!(out.starts_with("orders read             0\n"), "{out}");
 }
 
@@ -190,7 +190,7 @@ fn what_cannot_be_read_at_all_is_said_and_fails() {
 fn text_of_others_cannot_write_to_the_terminal() {
     let row = |second: &str| format!("\"a\u{1b}[2Jb\nc\",tea,5,177235920{second}\n");
     let orders = format!("user,sku,total,time\n{}{}", row("1"), row("2"));
-    let (out, _) = said(&["-"], &orders);
+    let (out, _) = run_duplicates(&["-"], &orders);
     assert!(!out.contains('\u{1b}') && out.contains("a\\u001b[2Jb\\nc"), "{out}");
 }
 

@@ -216,21 +216,24 @@ impl CallerRule {
     }
 
     /// What must be found for this rule to find a caller.
-    fn needs(&self) -> Vec<Requirement<'_>> {
+    fn needs(&self) -> Vec<CallerRequirement<'_>> {
         match self {
-            Self::Authorization => vec![Requirement::Header(&http::header::AUTHORIZATION)],
+            Self::Authorization => vec![CallerRequirement::Header(&http::header::AUTHORIZATION)],
             Self::Header(name)
             | Self::TrustedHeader { name, .. }
             | Self::CredentialHeader(name) => {
-                vec![Requirement::Header(name)]
+                vec![CallerRequirement::Header(name)]
             }
             Self::Jwt(_) => {
-                vec![Requirement::Header(&http::header::AUTHORIZATION), Requirement::Jwt]
+                vec![
+                    CallerRequirement::Header(&http::header::AUTHORIZATION),
+                    CallerRequirement::Jwt,
+                ]
             }
-            Self::Certificate(_) => vec![Requirement::Certificate],
-            Self::Cookie(name) => vec![Requirement::Cookie(name)],
-            Self::Host => vec![Requirement::Host],
-            Self::Anonymous => vec![Requirement::NoCredential],
+            Self::Certificate(_) => vec![CallerRequirement::Certificate],
+            Self::Cookie(name) => vec![CallerRequirement::Cookie(name)],
+            Self::Host => vec![CallerRequirement::Host],
+            Self::Anonymous => vec![CallerRequirement::NoCredential],
             Self::All(parts) => {
                 parts.iter().filter(|part| !part.optional).flat_map(|p| p.rule.needs()).collect()
             }
@@ -240,7 +243,7 @@ impl CallerRule {
 
 /// What a request must have for a rule.
 #[derive(PartialEq, Eq)]
-enum Requirement<'a> {
+enum CallerRequirement<'a> {
     Header(&'a HeaderName),
     Cookie(&'a str),
     Jwt,

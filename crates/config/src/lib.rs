@@ -371,7 +371,7 @@ pub struct Guard {
     /// success is where nothing proves who sent it.
     pub keep_under_body_keys: bool,
     /// What its records say that they are about.
-    pub about: About,
+    pub about: AboutSource,
     /// The values that its records keep, by name.
     pub capture: Vec<(String, CaptureSource)>,
     /// Whether it guards or observes.
@@ -418,7 +418,7 @@ impl Guard {
 
 /// What the records of a route say that they are about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum About {
+pub enum AboutSource {
     /// The method, the host and the path of the request.
     #[default]
     Request,

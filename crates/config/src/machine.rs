@@ -1,4 +1,4 @@
-//! The memory of the machine, or the limit of a cgroup if it is lower.
+//! Memory limit of this process: the memory of the machine, or a lower cgroup limit.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ const MEMORY_BUDGET_UNKNOWN: usize = 256 << 20;
 /// Minimum of the default memory budget.
 const MEMORY_BUDGET_MIN: usize = 16 << 20;
 
-/// A quarter of the memory, in whole mebibytes.
+/// The default memory budget: a quarter of the memory limit, in whole mebibytes.
 pub(super) fn default_memory_budget() -> usize {
     static BUDGET: LazyLock<usize> = LazyLock::new(|| quarter_of(memory_bytes(Path::new("/"))));
     *BUDGET
@@ -24,33 +24,33 @@ fn quarter_of(memory: Option<u64>) -> usize {
     quarter.unwrap_or(MEMORY_BUDGET_UNKNOWN).max(MEMORY_BUDGET_MIN)
 }
 
-/// The memory of the machine or the least limit of a control group that this process is in. `root`
-/// is where the files of the system are.
+/// The memory of the machine, or the lowest memory limit of this process's cgroups. `root` is the
+/// root of the file system.
 fn memory_bytes(root: &Path) -> Option<u64> {
     let machine = fs::read_to_string(root.join("proc/meminfo")).ok();
-    let machine = machine.as_deref().and_then(total_of);
-    limits(root).chain(machine).min()
+    let machine = machine.as_deref().and_then(parse_mem_total);
+    cgroup_limits(root).chain(machine).min()
 }
 
 /// `MemTotal` of `/proc/meminfo`.
-fn total_of(meminfo: &str) -> Option<u64> {
+fn parse_mem_total(meminfo: &str) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// The limits of the control groups of this process, of both versions. A group is bound by those
-/// above it, too; in a container the way to it may not be visible, and then the top is its own.
-fn limits(root: &Path) -> impl Iterator<Item = u64> {
+/// Memory limits of this process's cgroups, versions 1 and 2. The limits of parent groups apply
+/// too. In a container the path of the group may not be visible; then the root group is its own.
+fn cgroup_limits(root: &Path) -> impl Iterator<Item = u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let files: Vec<PathBuf> = groups.lines().flat_map(|line| files_of(root, line)).collect();
+    let files: Vec<PathBuf> = groups.lines().flat_map(|line| limit_files(root, line)).collect();
     let read = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
     files.into_iter().filter_map(read)
 }
 
-/// Where the limits of a line of `/proc/self/cgroup` may be: `0::/path` for version 2,
-/// `4:memory:/path` for version 1.
-fn files_of(root: &Path, line: &str) -> Vec<PathBuf> {
+/// Candidate limit files for a line of `/proc/self/cgroup`: `0::/path` is version 2,
+/// `4:memory:/path` is version 1.
+fn limit_files(root: &Path, line: &str) -> Vec<PathBuf> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { return Vec::new() };
     let (top, name) = match controllers {
@@ -82,7 +82,7 @@ mod tests {
         ("proc/meminfo", "MemTotal:       16384 kB\nMemFree:         1024 kB\n");
 
     #[test]
-    fn without_a_control_group_it_is_the_memory_of_the_machine() {
+    fn without_a_cgroup_limit_the_memory_of_the_machine_counts() {
         assert_eq!(machine(&[MEMINFO]), Some(16 << 20));
         assert_eq!(machine(&[]), None);
         let unlimited =
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_and_those_above_it_limit_it() {
+    fn the_limits_of_a_cgroup_and_its_parents_count() {
         let group = ("proc/self/cgroup", "0::/a/b\n");
         let own = ("sys/fs/cgroup/a/b/memory.max", "3000000\n");
         let above = ("sys/fs/cgroup/a/memory.max", "2000000\n");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_of_version_1_limits_it_too() {
+    fn the_limit_of_a_cgroup_of_version_1_counts() {
         let groups = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/c\n");
         let hidden = ("sys/fs/cgroup/memory/memory.limit_in_bytes", "4000000\n");
         let own = ("sys/fs/cgroup/memory/docker/c/memory.limit_in_bytes", "3000000\n");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_a_quarter() {
+    fn the_budget_is_a_quarter_of_the_memory() {
         assert_eq!(quarter_of(Some((1 << 30) + 12_345)), 256 << 20);
         assert_eq!(quarter_of(Some(1 << 20)), MEMORY_BUDGET_MIN);
         assert_eq!(quarter_of(None), MEMORY_BUDGET_UNKNOWN);

@@ -186,7 +186,7 @@ fn parse_host(text: &str) -> Result<String, String> {
     }
     let name = host.strip_prefix("*.").unwrap_or(&host);
     if name.contains('*') {
-        return Err("a star in a host stands at its beginning only: `*.example.com`".to_owned());
+        return Err("a host can have a star only at its beginning: `*.example.com`".to_owned());
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
     if name.is_empty() || !name.bytes().all(plain) {

@@ -7,7 +7,7 @@ use semel_tower::Network;
 use serde_json::json;
 
 use super::{
-    About, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
+    AboutSource, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
     capture::Captures,
     deadline::DeadlineSetting,
     keys::KeySetting,
@@ -288,7 +288,7 @@ settings! {
         fingerprint: FingerprintSetting = default(json!({ "query": "whole", "host": "count" }));
         /// Description stored with each record: the method, host and path of the "request", or the
         /// pattern of the "route" if paths contain data that must not be stored.
-        about: About = default("request");
+        about: AboutSource = default("request");
         /// Values of the request to store with the record, by name: a JSON Pointer, or
         /// `{ header = … }`. Names and values share 256 bytes; values that do not fit are dropped.
         capture: Captures = example(json!({ "order": "/order_id", "amount": "/amount" }));

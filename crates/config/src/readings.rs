@@ -1,19 +1,21 @@
-//! What a path may be read as. Servers, proxies and frameworks disagree about escapes, backslashes,
-//! `;…`, dot segments and empty segments, so that one spelling can reach several handlers.
+//! Alternative readings of a path. Servers, proxies and frameworks normalize escapes, backslashes,
+//! `;…`, dot segments and empty segments differently, so one spelling can reach several handlers.
 
 use std::{borrow::Cow, collections::HashSet};
 
-/// How many readings of a path are looked at, and how many bytes in all. A path with one oddity has
-/// two to four; more come from several oddities at once, and each step costs time.
+/// Maximum number of readings of a path that are checked. A path with one ambiguity has two to
+/// four; several ambiguities multiply.
 const READINGS_MAX: usize = 128;
+
+/// Maximum total length of these readings.
 const BYTES_MAX: usize = 128 * 1024;
 
-/// A path has more readings than are looked at.
+/// Error: the path has too many readings to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyReadings;
 
-/// What some software does to a path before it looks for a handler. Each is tried on the outcome of
-/// each, because they are applied in any order and any number.
+/// Normalizations that some software applies to a path before it selects a handler. Each is applied
+/// to the result of every other, because software applies them in any order and number.
 const STEPS: [fn(&str) -> Cow<'_, str>; 9] = [
     decode_within_segments,
     decode,
@@ -21,28 +23,28 @@ const STEPS: [fn(&str) -> Cow<'_, str>; 9] = [
     without_parameters,
     without_dot_segments,
     with_slashes_merged,
-    until_terminator,
+    truncated_at_terminator,
     without_control_characters,
     without_authority,
 ];
 
-/// Whether a path has no reading but itself, in whatever case and without an extension.
+/// Whether a path has only one reading, apart from letter case and extensions.
 pub fn has_one_reading(path: &str) -> bool {
     let plain =
         |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b';' | b'\\' | b'?' | b'#');
     path.bytes().all(plain) && !path.contains("//") && !path.contains("/.")
 }
 
-/// Whether one of the readings of a path, itself among them, is wanted, with or without what may be
-/// the format of an answer at its end.
-pub fn any_reading(path: &str, wanted: impl Fn(&str) -> bool) -> Result<bool, TooManyReadings> {
+/// Whether a reading of a path matches, the path itself included. Each reading is also checked
+/// without its extensions, because some frameworks select the response format by them.
+pub fn any_reading(path: &str, matches: impl Fn(&str) -> bool) -> Result<bool, TooManyReadings> {
     find(path, |reading, budget| {
-        if wanted(reading) {
+        if matches(reading) {
             return Ok(true);
         }
         for shorter in without_extensions(reading) {
-            budget.take(shorter)?;
-            if wanted(shorter) {
+            budget.consume(shorter)?;
+            if matches(shorter) {
                 return Ok(true);
             }
         }
@@ -50,14 +52,14 @@ pub fn any_reading(path: &str, wanted: impl Fn(&str) -> bool) -> Result<bool, To
     })
 }
 
-/// How many readings of a path are still looked at, and how many bytes.
-struct Budget {
+/// Remaining number of readings to check, and of their bytes.
+struct ReadingBudget {
     readings: usize,
     bytes: usize,
 }
 
-impl Budget {
-    /// What is left after the path itself, which is always looked at.
+impl ReadingBudget {
+    /// The budget after the path itself, which is always checked.
     fn after(path: &str) -> Self {
         Self {
             readings: READINGS_MAX.saturating_sub(1),
@@ -65,7 +67,7 @@ impl Budget {
         }
     }
 
-    fn take(&mut self, reading: &str) -> Result<(), TooManyReadings> {
+    fn consume(&mut self, reading: &str) -> Result<(), TooManyReadings> {
         self.readings = self.readings.checked_sub(1).ok_or(TooManyReadings)?;
         self.bytes = self.bytes.checked_sub(reading.len()).ok_or(TooManyReadings)?;
         Ok(())
@@ -75,7 +77,7 @@ impl Budget {
 /// The readings of a route's own path.
 pub(super) fn readings_of_pattern(path: &str) -> Vec<String> {
     let mut readings = Vec::new();
-    // One with too many is compared as far as they were looked at.
+    // If there are too many readings, the first ones are compared.
     let _ = find(path, |reading, _| {
         readings.push(reading.to_owned());
         Ok(false)
@@ -83,39 +85,38 @@ pub(super) fn readings_of_pattern(path: &str) -> Vec<String> {
     readings
 }
 
-/// Whether one of the readings of a path is wanted. They are asked in whatever case ASCII has, and
-/// with other letters in one case.
+/// Whether a reading of a path matches. ASCII letters keep their case; other letters are folded.
 fn find(
     path: &str,
-    mut wanted: impl FnMut(&str, &mut Budget) -> Result<bool, TooManyReadings>,
+    mut matches: impl FnMut(&str, &mut ReadingBudget) -> Result<bool, TooManyReadings>,
 ) -> Result<bool, TooManyReadings> {
-    let mut budget = Budget::after(path);
-    if wanted(&fold_non_ascii(path), &mut budget)? {
+    let mut budget = ReadingBudget::after(path);
+    if matches(&fold_non_ascii(path), &mut budget)? {
         return Ok(true);
     }
     if has_one_reading(path) {
         return Ok(false);
     }
     let mut seen = HashSet::from([path.to_owned()]);
-    let mut waiting = vec![path.to_owned()];
-    while let Some(reading) = waiting.pop() {
+    let mut pending = vec![path.to_owned()];
+    while let Some(reading) = pending.pop() {
         for step in STEPS {
             let Cow::Owned(next) = step(&reading) else { continue };
             if seen.contains(&next) {
                 continue;
             }
-            budget.take(&next)?;
-            if wanted(&fold_non_ascii(&next), &mut budget)? {
+            budget.consume(&next)?;
+            if matches(&fold_non_ascii(&next), &mut budget)? {
                 return Ok(true);
             }
             seen.insert(next.clone());
-            waiting.push(next);
+            pending.push(next);
         }
     }
     Ok(false)
 }
 
-/// Every escape decoded but those of separators, as by software that splits a path first.
+/// Decodes every escape except those of separators, as software does that splits the path first.
 fn decode_within_segments(path: &str) -> Cow<'_, str> {
     decode_where(path, |byte| !matches!(byte, b'/' | b'\\'))
 }
@@ -124,7 +125,7 @@ fn decode(path: &str) -> Cow<'_, str> {
     decode_where(path, |_| true)
 }
 
-fn decode_where(path: &str, takes: impl Fn(u8) -> bool) -> Cow<'_, str> {
+fn decode_where(path: &str, is_decoded: impl Fn(u8) -> bool) -> Cow<'_, str> {
     let mut decoded = Vec::new();
     let mut rest = path.as_bytes();
     let mut changed = false;
@@ -132,7 +133,7 @@ fn decode_where(path: &str, takes: impl Fn(u8) -> bool) -> Cow<'_, str> {
         rest = after;
         let escaped = match (byte, after) {
             (b'%', [high, low, ..]) => {
-                super::path::escaped(*high, *low).filter(|byte| takes(*byte))
+                super::path::escaped(*high, *low).filter(|byte| is_decoded(*byte))
             }
             _ => None,
         };
@@ -142,7 +143,7 @@ fn decode_where(path: &str, takes: impl Fn(u8) -> bool) -> Cow<'_, str> {
         }
         decoded.push(escaped.unwrap_or(byte));
     }
-    // Bytes that are no text are as good as one another: they make no path of a route.
+    // Invalid UTF-8 matches no route, so a lossy conversion is enough.
     if changed { Cow::Owned(String::from_utf8_lossy(&decoded).into_owned()) } else { path.into() }
 }
 
@@ -150,7 +151,7 @@ fn backslashes_as_slashes(path: &str) -> Cow<'_, str> {
     if path.contains('\\') { path.replace('\\', "/").into() } else { path.into() }
 }
 
-/// Each segment without what follows its `;`, as servlets read a path.
+/// Removes the parameters of each segment (`;…`), as servlets do.
 fn without_parameters(path: &str) -> Cow<'_, str> {
     if !path.contains(';') {
         return path.into();
@@ -159,7 +160,7 @@ fn without_parameters(path: &str) -> Cow<'_, str> {
     segments.collect::<Vec<_>>().join("/").into()
 }
 
-/// As RFC 3986 removes dot segments: an empty segment is one that `..` takes away.
+/// Removes dot segments as RFC 3986 does: `..` removes an empty segment too.
 fn without_dot_segments(path: &str) -> Cow<'_, str> {
     let is_dots = |segment: &str| matches!(segment, "." | "..");
     if !path.split('/').any(is_dots) {
@@ -194,9 +195,9 @@ fn with_slashes_merged(path: &str) -> Cow<'_, str> {
     merged.into()
 }
 
-/// Up to what ends a path for software that looks for the end of a decoded one: a NUL, a line
-/// break, white space, or the beginning of a query or fragment.
-fn until_terminator(path: &str) -> Cow<'_, str> {
+/// Truncates the path at a NUL, a line break, white space, `?` or `#`: some software ends a decoded
+/// path there.
+fn truncated_at_terminator(path: &str) -> Cow<'_, str> {
     let ends = |character: char| is_ignorable(character) || matches!(character, '?' | '#');
     match path.split_once(ends) {
         Some((before, _)) => before.to_owned().into(),
@@ -212,7 +213,7 @@ fn is_ignorable(character: char) -> bool {
     character.is_control() || character.is_whitespace()
 }
 
-/// `//host/path` is a path on a host for software that takes it as a relative reference.
+/// Removes the host of `//host/path`, as software does that parses a path as a relative reference.
 fn without_authority(path: &str) -> Cow<'_, str> {
     let reference = path.strip_prefix("//").map(|rest| rest.trim_start_matches('/'));
     match reference.and_then(|rest| rest.find('/').and_then(|slash| rest.get(slash..))) {
@@ -221,13 +222,13 @@ fn without_authority(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// Letters that are not ASCII in one case. Comparing ignores the case of ASCII.
+/// Folds the case of non-ASCII letters. The comparison itself ignores the case of ASCII.
 fn fold_non_ascii(path: &str) -> Cow<'_, str> {
     if path.is_ascii() { path.into() } else { path.to_uppercase().to_lowercase().into() }
 }
 
-/// `/a/b.c.json`, without `.json` and without `.c.json`: some frameworks take the end of the last
-/// segment for the format of the answer.
+/// The path without its extensions: `/a/b.c.json` gives `/a/b.c` and `/a/b`. Some frameworks read
+/// an extension as the format of the response.
 fn without_extensions(path: &str) -> impl Iterator<Item = &str> {
     let name = path.rfind('/').map_or(0, |slash| slash.saturating_add(1));
     let mut rest = path;

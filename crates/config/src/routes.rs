@@ -18,13 +18,13 @@ use super::{
     signature, verified_callers,
 };
 
-/// The settings of a route that does not guard.
+/// The settings that an unguarded route may have.
 const UNGUARDED: [&str; 4] = ["match", "guard", "upstream", "upstream_timeout"];
 
-/// Maximum number of routes: as many as a store remembers.
+/// Maximum number of routes; a store remembers no more.
 const ROUTES_MAX: usize = METADATA_ENTRIES_MAX;
 
-/// All routes in order; `None` if one of them is invalid.
+/// Builds all routes in order; `None` if one of them is invalid.
 pub(super) fn routes(
     loader: &mut Loader<'_, '_>,
     raw: &File,
@@ -33,13 +33,13 @@ pub(super) fn routes(
     let none = RouteTable::default();
     let defaults = raw.defaults.value().unwrap_or(&none);
     refuse_in_defaults(loader, defaults);
-    let everywhere = [Located { value: everywhere(), origin: ValueOrigin::Nowhere }];
+    let implicit = [Located { value: implicit_route(), origin: ValueOrigin::Nowhere }];
     let tables = match raw.route.value() {
         Some(tables) if !tables.is_empty() => tables,
         _ if raw.route.is_bad() => return None,
         _ => {
             refuse_without_routes(loader, raw);
-            &everywhere[..]
+            &implicit[..]
         }
     };
     if let Some(first) = tables.get(ROUTES_MAX) {
@@ -57,8 +57,8 @@ pub(super) fn routes(
     all.into_iter().collect()
 }
 
-/// The route of a configuration without routes.
-fn everywhere() -> RouteTable {
+/// The implicit route of a configuration without routes.
+fn implicit_route() -> RouteTable {
     let matches = Match {
         methods: vec![http::Method::POST, http::Method::PATCH],
         implied: true,
@@ -75,7 +75,7 @@ fn everywhere() -> RouteTable {
     }
 }
 
-/// Without routes, only POST and PATCH match the one that there is.
+/// Reports `unmatched = "refuse"` without routes: the implicit route matches only POST and PATCH.
 fn refuse_without_routes(loader: &mut Loader<'_, '_>, raw: &File) {
     let unmatched = raw.gateway.value().and_then(|gateway| gateway.unmatched.get());
     if let Some(Located { value: OnUnmatched::Refuse, origin }) = unmatched {
@@ -108,11 +108,11 @@ fn refuse_shadowed(
     tables: &[Located<RouteTable>],
     defaults: &RouteTable,
 ) {
-    let taken = |table: &Located<RouteTable>| {
+    let located_match = |table: &Located<RouteTable>| {
         let origin = table.value.matches.get()?.origin.clone();
-        Some(Located { value: taken(&table.value, defaults)?, origin })
+        Some(Located { value: effective_match(&table.value, defaults)?, origin })
     };
-    let matches: Vec<Located<Match>> = tables.iter().filter_map(taken).collect();
+    let matches: Vec<Located<Match>> = tables.iter().filter_map(located_match).collect();
     for (index, later) in matches.iter().enumerate() {
         let earlier = matches.iter().take(index).find(|earlier| earlier.value.covers(&later.value));
         if let Some(earlier) = earlier {
@@ -128,15 +128,15 @@ fn refuse_shadowed(
     }
 }
 
-/// Which requests a route takes.
-fn taken(own: &RouteTable, defaults: &RouteTable) -> Option<Match> {
+/// The requests that a route matches, with the default methods resolved.
+fn effective_match(own: &RouteTable, defaults: &RouteTable) -> Option<Match> {
     let matches = own.matches.value()?.clone();
     let signed = !own.signature.is_absent() || !defaults.signature.is_absent();
     let guarded = own.guard.value() != Some(&false);
     Some(matches.settled(signed && guarded))
 }
 
-/// One route and what it inherits.
+/// The settings of one route and the defaults that it inherits.
 struct Layers<'l, 'a, 'r> {
     own: &'l Located<RouteTable>,
     defaults: &'l RouteTable,
@@ -144,7 +144,7 @@ struct Layers<'l, 'a, 'r> {
 }
 
 impl<'l> Layers<'l, '_, '_> {
-    /// The setting of the route, or else of the defaults.
+    /// The setting of the route, or the default.
     fn field<T: 'l>(
         &self,
         setting: impl Fn(&'l RouteTable) -> &'l TomlField<T>,
@@ -212,7 +212,7 @@ impl<'l> Layers<'l, '_, '_> {
         {
             rule.host = HostRule::Ignore;
         }
-        Some(Route { matches: taken(own, self.defaults)?, guard, upstream })
+        Some(Route { matches: effective_match(own, self.defaults)?, guard, upstream })
     }
 
     /// Only what may run again may be cancelled by the deadline of one client.
@@ -231,10 +231,10 @@ impl<'l> Layers<'l, '_, '_> {
     }
 
     fn refuse_guard_settings(&mut self, origin: &ValueOrigin) {
-        let mut idle = self.own.value.written();
-        idle.retain(|name| !UNGUARDED.contains(name));
-        if !idle.is_empty() {
-            let names: Vec<String> = idle.iter().map(|name| format!("`{name}`")).collect();
+        let mut unused = self.own.value.written();
+        unused.retain(|name| !UNGUARDED.contains(name));
+        if !unused.is_empty() {
+            let names: Vec<String> = unused.iter().map(|name| format!("`{name}`")).collect();
             let names = names.join(", ");
             self.note(origin, format!("a route with `guard = false` cannot have {names}"));
         }
@@ -338,19 +338,19 @@ impl<'l> Layers<'l, '_, '_> {
         let own = &self.own.value;
         if own.scope.is_absent() && !own.matches.is_absent() {
             let matches = own.matches.get();
-            let likely = likely_scope(matches.map_or(&[], |matches| &matches.value.path));
+            let suggested = suggested_scope(matches.map_or(&[], |matches| &matches.value.path));
             let origin = matches.map_or(&self.own.origin, |matches| &matches.origin).clone();
             self.note(
                 &origin,
                 format!(
-                    "a guarded route needs a scope: add scope = \"{likely}\", or guard = false"
+                    "a guarded route needs a scope: add scope = \"{suggested}\", or guard = false"
                 ),
             );
         }
         own.scope.value().cloned()
     }
 
-    /// The scope that the route had before.
+    /// The previous scope of the route.
     fn was(&mut self) -> Option<Scope> {
         let was = self.own.value.was.get()?;
         match &was.value.scope {
@@ -454,8 +454,8 @@ impl<'l> Layers<'l, '_, '_> {
     }
 }
 
-/// A name for the operations below a path: `/v1/payments/*/refunds` is `payments.refunds`.
-fn likely_scope(path: &[Segment]) -> String {
+/// Suggests a scope for a path: `payments.refunds` for `/v1/payments/*/refunds`.
+fn suggested_scope(path: &[Segment]) -> String {
     let is_version = |text: &str| {
         let digits = text.strip_prefix('v');
         digits

@@ -48,18 +48,18 @@ settings! {
     }
 }
 
-/// How a route verifies webhooks.
+/// Signature verification of a route for webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignatureRule {
-    /// Whose scheme it is.
+    /// The signature scheme.
     pub scheme: SignatureScheme,
-    /// Where the secrets are, at least one.
+    /// Sources of the secrets, at least one.
     pub secrets: Vec<WebhookSecretSource>,
-    /// How far the time of a signature may be from now; `None` where the scheme has no time.
+    /// Maximum age of a signature, in both directions; `None` if the scheme has no timestamp.
     pub tolerance: Option<Duration>,
 }
 
-/// Whose scheme a signature follows.
+/// A signature scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignatureScheme {
     /// Standard Webhooks.
@@ -70,33 +70,33 @@ pub enum SignatureScheme {
     Stripe,
     /// GitHub.
     GitHub,
-    /// Any other that is HMAC.
+    /// Any other HMAC scheme.
     Hmac(HmacRule),
 }
 
-/// A scheme of a sender's own.
+/// The parameters of a custom HMAC scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HmacRule {
     /// The header with the signature.
     pub header: HeaderName,
-    /// What stands before the signature; often empty.
+    /// The text before the signature; often empty.
     pub prefix: String,
-    /// How the signature is written.
+    /// The encoding of the signature.
     pub encoding: Encoding,
-    /// The hash.
+    /// The hash algorithm.
     pub algorithm: Algorithm,
-    /// The header with the time.
+    /// The header with the timestamp.
     pub timestamp: Option<HeaderName>,
-    /// What is signed.
+    /// Template of the signed text.
     pub signed: String,
 }
 
-/// Where a secret is.
+/// The source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookSecretSource {
-    /// This environment variable, and what it held when the configuration was made.
+    /// An environment variable, and its value when the configuration was loaded.
     Env(String, WebhookSecret),
-    /// This file.
+    /// A file.
     File(PathBuf),
 }
 
@@ -111,7 +111,7 @@ impl fmt::Debug for WebhookSecret {
 }
 
 impl SignatureRule {
-    /// What verifies with these secrets.
+    /// Builds a verifier with these secrets.
     pub fn with(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
         let signature = self.scheme.with(secrets)?;
         Ok(self.tolerance.into_iter().fold(signature, Signature::tolerance))
@@ -129,7 +129,7 @@ impl SignatureScheme {
         }
     }
 
-    /// Where the scheme has the id of an event, if it says.
+    /// The source of the event id, if the scheme defines it.
     pub(super) fn key(&self) -> Option<KeySource> {
         match self {
             Self::StandardWebhooks => Some(KeySource::Header(WEBHOOK_ID)),
@@ -140,7 +140,7 @@ impl SignatureScheme {
         }
     }
 
-    /// Whether a key from there is signed, however it is sent.
+    /// Whether a key from this source is always signed.
     pub(super) fn signs(&self, source: &KeySource) -> bool {
         match source {
             KeySource::Header(_) => {
@@ -152,7 +152,7 @@ impl SignatureScheme {
         }
     }
 
-    /// What it is called in a configuration.
+    /// The name of the scheme in a configuration.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::StandardWebhooks => SchemeName::StandardWebhooks,
@@ -164,8 +164,8 @@ impl SignatureScheme {
         .word()
     }
 
-    /// Whether its signatures have a time.
-    fn has_time(&self) -> bool {
+    /// Whether its signatures have a timestamp.
+    fn has_timestamp(&self) -> bool {
         match self {
             Self::StandardWebhooks | Self::Svix | Self::Stripe => true,
             Self::GitHub => false,
@@ -185,7 +185,7 @@ impl HmacRule {
     }
 }
 
-/// The rule of a table; `None` if it is invalid, which has been reported.
+/// Builds the rule of a table. Reports errors; `None` if there is one.
 pub(super) fn rule(
     loader: &mut Loader<'_, '_>,
     at: &Located<SignatureTable>,
@@ -196,7 +196,7 @@ pub(super) fn rule(
     let scheme = scheme?;
     let tolerance = table.tolerance.value().map_or(TOLERANCE, |time| time.0);
     if let Some(tolerance) = table.tolerance.get()
-        && !scheme.has_time()
+        && !scheme.has_timestamp()
     {
         let message = if matches!(scheme, SignatureScheme::Hmac(_)) {
             "`tolerance` needs `timestamp`"
@@ -205,7 +205,7 @@ pub(super) fn rule(
         };
         loader.report.note(&tolerance.origin, message);
     }
-    let tolerance = scheme.has_time().then_some(tolerance);
+    let tolerance = scheme.has_timestamp().then_some(tolerance);
     Some(SignatureRule { scheme, secrets: secrets?, tolerance })
 }
 
@@ -224,7 +224,7 @@ fn scheme(
         }
     };
     if name != SchemeName::Hmac {
-        refuse_own(loader, table, name);
+        refuse_hmac_settings(loader, table, name);
     }
     match name {
         SchemeName::StandardWebhooks => Some(SignatureScheme::StandardWebhooks),
@@ -235,9 +235,9 @@ fn scheme(
     }
 }
 
-/// Reports settings that only the scheme "hmac" has.
-fn refuse_own(loader: &mut Loader<'_, '_>, table: &SignatureTable, name: SchemeName) {
-    let own = [
+/// Reports settings that only the scheme "hmac" supports.
+fn refuse_hmac_settings(loader: &mut Loader<'_, '_>, table: &SignatureTable, name: SchemeName) {
+    let hmac_only = [
         table.header.get().map(|at| ("header", &at.origin)),
         table.prefix.get().map(|at| ("prefix", &at.origin)),
         table.encoding.get().map(|at| ("encoding", &at.origin)),
@@ -245,7 +245,7 @@ fn refuse_own(loader: &mut Loader<'_, '_>, table: &SignatureTable, name: SchemeN
         table.timestamp.get().map(|at| ("timestamp", &at.origin)),
         table.signed.get().map(|at| ("signed", &at.origin)),
     ];
-    for (setting, origin) in own.into_iter().flatten() {
+    for (setting, origin) in hmac_only.into_iter().flatten() {
         let word = name.word();
         let message =
             format!("scheme = \"{word}\" defines this; `{setting}` is for scheme = \"hmac\" only");
@@ -267,8 +267,8 @@ fn hmac(
             return None;
         }
     };
-    let text = |field: &TomlField<String>, usual: &str| {
-        field.value().cloned().unwrap_or_else(|| usual.to_owned())
+    let text = |field: &TomlField<String>, default: &str| {
+        field.value().cloned().unwrap_or_else(|| default.to_owned())
     };
     let rule = HmacRule {
         header,

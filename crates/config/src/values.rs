@@ -11,7 +11,7 @@ use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
-    About, Match, Mode, OnUnmatched, Protocol, Upstream,
+    AboutSource, Match, Mode, OnUnmatched, Protocol, Upstream,
     read::{FromText, FromToml, Located, TomlValue, integer, origin, wrong_type},
     report::DiagnosticReport,
     suggest,
@@ -63,7 +63,7 @@ words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(OnUnmatched { "pass" => Self::Pass, "refuse" => Self::Refuse });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
 words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
-words!(About { "request" => Self::Request, "route" => Self::Route });
+words!(AboutSource { "request" => Self::Request, "route" => Self::Route });
 words!(HostRule { "count" => Self::Count, "ignore" => Self::Ignore });
 words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });

@@ -1,7 +1,7 @@
 //! The conformance kit: one case for each law of a store and each cell of its state table.
 //!
-//! A backend gives the kit a [fixture](crate::fixture) and one line, and each case becomes a test
-//! of the backend's own crate:
+//! A backend provides a [fixture](crate::fixture) and one line; each case becomes a test in the
+//! backend's crate:
 //!
 //! ```text
 //! semel_conformance::conform!(volatile, MemoryFixture::new());
@@ -44,17 +44,17 @@ pub use restore::RestorableHarness;
 
 use crate::fixture::{Durable, Fixture, Restorable};
 
-/// A case that has not ended by now hangs.
+/// Timeout of a case.
 const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running case.
 type RunningCase<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A case: one property that every store must show, on its own harness.
+/// A test case: one property that every store must have.
 pub struct Case<B> {
-    /// Theme and sentence.
+    /// `theme::sentence`.
     pub name: &'static str,
-    /// Panics where the store does not show it.
+    /// Runs the case; panics if the store does not have the property.
     pub run: fn(&B) -> RunningCase<'_>,
 }
 
@@ -64,7 +64,7 @@ impl<B> fmt::Debug for Case<B> {
     }
 }
 
-/// What every store must show.
+/// The cases for every store.
 #[must_use]
 pub fn cases() -> Vec<Case<StoreHarness>> {
     let mut cases = crate::conform_cells! { __cells_as_data };
@@ -72,19 +72,19 @@ pub fn cases() -> Vec<Case<StoreHarness>> {
     cases
 }
 
-/// What a store must show besides if it outlives its process.
+/// The further cases for a store that outlives its process.
 #[must_use]
 pub fn durable_cases() -> Vec<Case<DurableHarness>> {
     crate::conform_durable_themes! { __cases_as_data }
 }
 
-/// What a store must show besides if it can be backed up and restored.
+/// The further cases for a store that can be backed up and restored.
 #[must_use]
 pub fn restorable_cases() -> Vec<Case<RestorableHarness>> {
     crate::conform_restore_themes! { __cases_as_data }
 }
 
-/// Runs the case of this name on a fixture; what [`conform!`](crate::conform) puts into each test.
+/// Runs the case of this name on a fixture. The tests of [`conform!`](crate::conform) call it.
 #[doc(hidden)]
 pub fn run<F: Fixture>(name: &str, make: impl AsyncFnOnce() -> F) {
     let case = cases().into_iter().find(|case| case.name == name).expect("a case of this name");
@@ -105,7 +105,7 @@ pub fn run_durable<F: Durable>(name: &str, make: impl AsyncFnOnce() -> F) {
     });
 }
 
-/// Runs the case of a restorable store of this name on a fixture.
+/// Runs the restorable case of this name on a fixture.
 #[doc(hidden)]
 pub fn run_restorable<F: Restorable>(name: &str, make: impl AsyncFnOnce() -> F) {
     let mut cases = restorable_cases().into_iter();
@@ -127,10 +127,9 @@ pub fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
 
 /// One test for each case, in a module for each theme.
 ///
-/// The first word says what the store can do: a `volatile` one forgets with its process, a
-/// `durable` one must show that it does not, and a `restorable` one besides that nothing falls when
-/// it is restored. The expression makes a fresh [`Fixture`] (a [`Durable`] or [`Restorable`] one)
-/// and may await.
+/// The first word selects the cases: a `volatile` store loses its records with its process, a
+/// `durable` one keeps them, and a `restorable` one can also be restored from a backup. The
+/// expression creates a [`Fixture`] ([`Durable`] or [`Restorable`] where needed) and may await.
 #[macro_export]
 macro_rules! conform {
     (volatile, $make:expr) => {

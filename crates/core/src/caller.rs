@@ -1,11 +1,12 @@
-//! Who sent a request. Keys of different callers never meet.
+//! Caller identity. Each caller has its own keys.
 
 use std::{fmt, sync::Arc};
 
-/// The longest name of a caller, in bytes.
+/// Maximum length of a caller name, in bytes.
 pub const CALLER_BYTES_MAX: usize = 255;
 
-/// Who sent a request: a tenant, a user, an API credential (hashed by the front, never in clear).
+/// The sender of a request: a tenant, a user or an API credential. The HTTP layer hashes
+/// credentials; they are never stored in clear text.
 ///
 /// ```
 /// use semel_core::Caller;
@@ -18,7 +19,7 @@ pub const CALLER_BYTES_MAX: usize = 255;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Caller(Arc<str>);
 
-/// Why a text cannot name a caller.
+/// Error: a text is not a valid caller name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallerError {
@@ -48,7 +49,7 @@ impl Caller {
         }
     }
 
-    /// The one caller without a name. It is stored as the empty text, which no named caller can be.
+    /// The anonymous caller. It is stored as the empty text, which is not a valid name.
     #[must_use]
     pub fn anonymous() -> Self {
         Self("".into())
@@ -66,7 +67,7 @@ impl Caller {
         &self.0
     }
 
-    /// Reads back what [`Caller::as_str`] gave.
+    /// Parses a stored text, as returned by [`Caller::as_str`].
     pub fn from_stored(name: &str) -> Result<Self, CallerError> {
         if name.is_empty() { Ok(Self::anonymous()) } else { Self::new(name) }
     }

@@ -110,7 +110,7 @@ pub const JSON_BYTES_MAX: usize = 64 << 20;
 pub fn json(body: &[u8], selection: &Selection, out: &mut Vec<u8>) -> Result<(), JsonError> {
     let mut tree = parse::document(body)?;
     match selection {
-        Selection::Whole => emit::whole(&tree, out),
+        Selection::Whole => emit::write_document(&tree, out),
         Selection::Except(pointers) => {
             if pointers.iter().any(Pointer::is_whole) {
                 return Err(JsonError::new(JsonErrorKind::NothingSelected, 0));
@@ -118,9 +118,9 @@ pub fn json(body: &[u8], selection: &Selection, out: &mut Vec<u8>) -> Result<(),
             for pointer in pointers {
                 tree.remove(pointer);
             }
-            emit::whole(&tree, out);
+            emit::write_document(&tree, out);
         }
-        Selection::Only(pointers) => emit::only(&tree, pointers, out)?,
+        Selection::Only(pointers) => emit::write_selected(&tree, pointers, out)?,
     }
     Ok(())
 }

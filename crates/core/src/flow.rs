@@ -3,8 +3,8 @@
 //!
 //! A driver performs the [`Action`] it is given and reports what happened with the `on_*` method
 //! that fits; each returns the next step. Time is a parameter, always the driver's own monotonic
-//! clock. Besides, the driver calls [`Flow::on_tick`] when [`Flow::alarm`] is due. The engine and
-//! the explorer are its two drivers; front ends decide nothing.
+//! clock. Besides, the driver calls [`Flow::on_tick`] when [`Flow::next_tick`] is due. The engine
+//! and the explorer are its two drivers; front ends decide nothing.
 //!
 //! ```
 //! use semel_core::*;
@@ -47,7 +47,7 @@ pub use former::would_begin;
 pub struct Flow {
     plan: Plan,
     began: ProcessTime,
-    alarm: Option<ProcessTime>,
+    next_tick: Option<ProcessTime>,
     /// The backoff before the next try of what failed, or before the next look; it doubles.
     backoff: Duration,
     phase: FlowPhase,
@@ -115,7 +115,7 @@ impl Flow {
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Action) {
         let phase =
             FlowPhase::Claiming { asked: now, perhaps_ours: false, client: ClientState::Waits };
-        let mut flow = Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase };
+        let mut flow = Self { plan, began: now, next_tick: None, backoff: BACKOFF_MIN, phase };
         if plan.is_past_deadline(now) {
             let refused = flow.refuse(Problem::DeadlineExceeded);
             return (flow, refused);
@@ -136,9 +136,9 @@ impl Flow {
     /// `theirs`. Report [`Flow::on_joined`] when its owner has a reply. If the two mean different
     /// things, this one gets `key-reused` at once.
     pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Action) {
-        let alarm = Some(plan.by_deadline(now.after(plan.wait)));
+        let next_tick = Some(plan.by_deadline(now.after(plan.wait)));
         let mut flow =
-            Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
+            Self { plan, began: now, next_tick, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
         let step = if plan.is_past_deadline(now) {
             flow.refuse(Problem::DeadlineExceeded)
         } else if theirs == plan.fingerprint {
@@ -151,8 +151,8 @@ impl Flow {
 
     /// When to call [`Flow::on_tick`].
     #[must_use]
-    pub const fn alarm(&self) -> Option<ProcessTime> {
-        self.alarm
+    pub const fn next_tick(&self) -> Option<ProcessTime> {
+        self.next_tick
     }
 
     /// Whether nothing is left to do.
@@ -200,7 +200,7 @@ impl Flow {
     pub fn on_renewed(&mut self, renewed: Option<Fenced>, now: ProcessTime) -> Action {
         let FlowPhase::Executing { renewing, .. } = &mut self.phase else { return Action::Sleep };
         let asked = renewing.take().unwrap_or(now);
-        self.alarm = match renewed {
+        self.next_tick = match renewed {
             Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
             Some(Fenced::Lost) => None,
             None => Some(now.after((self.plan.lease / 10).max(BACKOFF_MIN))),
@@ -236,7 +236,7 @@ impl Flow {
         // Under `fail` everybody gets the one answer that every repeat will get.
         let failed = finish.action == RecordAction::Complete(Answer::failed());
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
-        self.alarm = None;
+        self.next_tick = None;
         self.backoff = BACKOFF_MIN;
         let (kept, replied) = (finish.clone(), false);
         self.phase = FlowPhase::Recording { fence, finish: kept, reply, since: now, replied };
@@ -383,9 +383,9 @@ impl Flow {
 
     /// Time has passed.
     pub fn on_tick(&mut self, now: ProcessTime) -> Action {
-        match self.alarm {
-            Some(alarm) if alarm <= now => self.alarm = None,
-            _ if matches!(self.phase, FlowPhase::Waiting { .. }) => self.alarm = None,
+        match self.next_tick {
+            Some(next_tick) if next_tick <= now => self.next_tick = None,
+            _ if matches!(self.phase, FlowPhase::Waiting { .. }) => self.next_tick = None,
             _ => return Action::Sleep,
         }
         match &mut self.phase {
@@ -437,21 +437,21 @@ impl Flow {
     }
 
     fn done(&mut self, step: Action) -> Action {
-        self.alarm = None;
+        self.next_tick = None;
         self.phase = FlowPhase::Done;
         step
     }
 
     fn back_off(&mut self, now: ProcessTime) -> Action {
         let longest = self.plan.backoff_max().max(BACKOFF_MIN);
-        self.alarm = Some(now.after(self.backoff));
+        self.next_tick = Some(now.after(self.backoff));
         self.backoff = self.backoff.saturating_mul(2).min(longest);
         Action::Sleep
     }
 
     fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Action {
         let next_look = if self.plan.watched { until } else { now.after(self.backoff).min(until) };
-        self.alarm = Some(next_look);
+        self.next_tick = Some(next_look);
         self.backoff = self.backoff.saturating_mul(2).min(LOOK_BACKOFF_MAX);
         Action::Sleep
     }

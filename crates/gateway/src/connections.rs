@@ -43,8 +43,8 @@ const EVICT_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const BATCH_DIVISOR: usize = 16;
 const BATCH_MAX: usize = 256;
 
-/// The part of all connections that one peer cannot have busy.
-const RESERVED_PART: usize = 8;
+/// This fraction of all connections is reserved for other peers than the busiest one.
+const RESERVED_DIVISOR: usize = 8;
 
 /// Units of [`OpenConnection::requests`]: the closed flag, set by eviction and by closing; one
 /// request; one request that waits for its body.
@@ -78,7 +78,7 @@ pub(crate) struct OpenConnection {
     opened: Instant,
     /// See [`EVICTED`].
     requests: AtomicU64,
-    /// When it last became idle, in microseconds since it was opened.
+    /// Time when it last became idle, in microseconds since it was opened.
     since: AtomicU64,
     is_tunnel: AtomicBool,
     /// The busy connections of its peer.
@@ -88,7 +88,7 @@ pub(crate) struct OpenConnection {
     metrics: Arc<Metrics>,
 }
 
-/// How many connections a peer has open, and how many of them are busy.
+/// Number of open connections of a peer, and its busy ones.
 type OpenOfPeer = (usize, Arc<BusyConnections>);
 
 /// The connections of a peer that cannot be evicted.
@@ -153,7 +153,7 @@ impl Connections {
     }
 
     /// Waits until no connection is open.
-    pub(crate) async fn closed(&self) {
+    pub(crate) async fn wait_all_closed(&self) {
         let all = u32::try_from(self.max).unwrap_or(u32::MAX);
         // The semaphore is never closed.
         let _ = self.permits.acquire_many(all).await;
@@ -175,7 +175,7 @@ impl Connections {
             requests: AtomicU64::new(0),
             since: AtomicU64::new(0),
             is_tunnel: AtomicBool::new(false),
-            busy: self.busy(sender.peer()),
+            busy: self.add_connection_of(sender.peer()),
             task: Mutex::default(),
             metrics: Arc::clone(&self.metrics),
         });
@@ -184,9 +184,9 @@ impl Connections {
         ConnectionPermit { connection, connections: Arc::clone(self), _permit: permit }
     }
 
-    /// Counts one more connection of a peer.
-    fn busy(&self, peer: Option<IpAddr>) -> Arc<BusyConnections> {
-        let max = self.max.saturating_sub(self.max / RESERVED_PART);
+    /// Counts a new connection of a peer.
+    fn add_connection_of(&self, peer: Option<IpAddr>) -> Arc<BusyConnections> {
+        let max = self.max.saturating_sub(self.max / RESERVED_DIVISOR);
         let none = || (0, Arc::new(BusyConnections { count: AtomicUsize::new(0), max }));
         let mut peers = lock(&self.peers);
         let (open, busy) = peers.entry(peer).or_insert_with(none);
@@ -217,7 +217,7 @@ impl Connections {
             let of_proxy = connection.is_proxy.then_some(connection.id);
             let (count, idle) = peers.entry((connection.sender.peer(), of_proxy)).or_default();
             *count += 1;
-            idle.extend(connection.idle().map(|rank| (rank, Arc::clone(connection))));
+            idle.extend(connection.idle_rank().map(|rank| (rank, Arc::clone(connection))));
         }
         let mut heap = BinaryHeap::new();
         for (count, mut idle) in peers.into_values() {
@@ -247,13 +247,13 @@ impl Connections {
 /// Order of eviction among the connections of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EvictionRank {
-    /// Tunnels go last: being idle now and then is normal for them.
+    /// Tunnels are evicted last: idle periods are normal for them.
     is_tunnel: bool,
     waiting_since: Instant,
     since: u64,
 }
 
-/// The connections of a peer, ordered by which peer loses one first.
+/// The connections of a peer. The greatest in this order loses a connection first.
 struct PeerConnections {
     count: usize,
     first: EvictionRank,
@@ -312,7 +312,7 @@ impl OpenConnection {
         let before = self.requests.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         let request = ActiveRequest(Arc::clone(self));
         let has_become = !is_busy(before);
-        let busy = self.changed(before, before + REQUEST);
+        let busy = self.update_busy(before, before + REQUEST);
         if has_become && busy > self.busy.max && !self.is_proxy {
             self.metrics.evicted(EvictionReason::Share);
             return None;
@@ -320,8 +320,8 @@ impl OpenConnection {
         Some(request)
     }
 
-    /// Counts the connection as busy or no longer so. Returns how many its peer has.
-    fn changed(&self, before: u64, after: u64) -> usize {
+    /// Updates the peer's count of busy connections. Returns the new count.
+    fn update_busy(&self, before: u64, after: u64) -> usize {
         let count = &self.busy.count;
         match (is_busy(before), is_busy(after)) {
             (false, true) => count.fetch_add(1, Ordering::AcqRel).saturating_add(1),
@@ -346,8 +346,8 @@ impl OpenConnection {
         self.requests.load(Ordering::Acquire) & EVICTED != 0
     }
 
-    /// Its rank if it is idle.
-    fn idle(&self) -> Option<EvictionRank> {
+    /// Its eviction rank; `None` if it is busy.
+    fn idle_rank(&self) -> Option<EvictionRank> {
         let since = self.since.load(Ordering::Relaxed);
         let waiting_since = self.opened + Duration::from_micros(since);
         let is_tunnel = self.is_tunnel.load(Ordering::Relaxed);
@@ -397,7 +397,7 @@ impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.touch();
         let before = self.0.requests.fetch_sub(REQUEST, Ordering::AcqRel);
-        self.0.changed(before, before.wrapping_sub(REQUEST));
+        self.0.update_busy(before, before.wrapping_sub(REQUEST));
     }
 }
 
@@ -414,27 +414,27 @@ impl AwaitedBody {
         Self { connection, is_waiting: false }
     }
 
-    pub(crate) fn wait(&mut self) {
+    pub(crate) fn start_waiting(&mut self) {
         if !self.is_waiting {
             self.is_waiting = true;
             let before = self.connection.requests.fetch_add(AWAITED, Ordering::AcqRel);
-            self.connection.changed(before, before.wrapping_add(AWAITED));
+            self.connection.update_busy(before, before.wrapping_add(AWAITED));
         }
     }
 
-    pub(crate) fn arrived(&mut self) {
+    pub(crate) fn stop_waiting(&mut self) {
         if self.is_waiting {
             self.is_waiting = false;
             self.connection.touch();
             let before = self.connection.requests.fetch_sub(AWAITED, Ordering::AcqRel);
-            self.connection.changed(before, before.wrapping_sub(AWAITED));
+            self.connection.update_busy(before, before.wrapping_sub(AWAITED));
         }
     }
 }
 
 impl Drop for AwaitedBody {
     fn drop(&mut self) {
-        self.arrived();
+        self.stop_waiting();
     }
 }
 
@@ -450,8 +450,8 @@ impl Tunnel {
         Self(Arc::clone(connection))
     }
 
-    /// Returns once the tunnel has been idle for `max`.
-    pub(crate) async fn idle(&self, max: Duration) {
+    /// Waits until the tunnel has been idle for `max`.
+    pub(crate) async fn wait_idle(&self, max: Duration) {
         loop {
             let left = max.saturating_sub(self.0.idle_time());
             if left.is_zero() {
@@ -476,7 +476,7 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        // It may still be a candidate, and closing it would make no place.
+        // It may still be a candidate; evicting a closed connection would free no permit.
         self.connection.requests.fetch_or(EVICTED, Ordering::AcqRel);
         lock(&self.connections.open).remove(&self.connection.id);
         let peer = self.connection.sender.peer();

@@ -250,7 +250,7 @@ impl GatewayHandle {
         }
         sleep(DRAIN_NOTICE.min(grace)).await;
         self.shutdown_trigger.enter(ShutdownPhase::Closing);
-        let _ = timeout_at(end, self.connections.closed()).await;
+        let _ = timeout_at(end, self.connections.wait_all_closed()).await;
         let operations =
             self.context.semel.drain(end.saturating_duration_since(Instant::now())).await;
         let connections = u32::try_from(self.connections.count()).unwrap_or(u32::MAX);

@@ -13,7 +13,7 @@ use tokio::{sync::watch, task::unconstrained};
 pub(crate) enum ShutdownPhase {
     #[default]
     Serving,
-    /// No connection is accepted; each response says `Connection: close`.
+    /// No connection is accepted; each response has `Connection: close`.
     Draining,
     /// Idle connections are closed.
     Closing,
@@ -41,7 +41,7 @@ impl ShutdownTrigger {
 }
 
 impl Shutdown {
-    /// Waits for a phase. Returns as well when the trigger was dropped.
+    /// Waits for a phase. Also returns when the trigger is dropped.
     pub(crate) async fn wait_for(&mut self, phase: ShutdownPhase) {
         let _ = self.0.wait_for(|now| *now >= phase).await;
     }

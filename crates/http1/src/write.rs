@@ -14,8 +14,8 @@ use tokio::io::AsyncWrite;
 
 use crate::{BoxError, Http1Error};
 
-/// Up to this size a chunk of a body is copied behind the head, so that one system call writes
-/// both.
+/// Maximum size of a body chunk that is copied into the write buffer after the head, so that one
+/// system call writes both.
 const COPY_MAX: usize = 8 * 1024;
 
 /// The unwritten part of a message.
@@ -25,24 +25,24 @@ pub(crate) struct MessageWriter<B> {
     written: usize,
     /// Data to write after the buffer.
     tail: Bytes,
-    /// `None` once it was read to its end.
+    /// `None` after its end was read.
     body: Option<B>,
     framing: Framing,
-    /// Whether a pending body was already given a second poll.
-    waited: bool,
+    /// Whether a pending body already had its second poll.
+    has_waited: bool,
     /// Whether the connection accepted a byte of it.
-    begun: bool,
-    done: bool,
+    has_begun: bool,
+    is_done: bool,
 }
 
-/// How the end of a body is marked.
+/// Framing of a body: what marks its end.
 #[derive(Debug)]
 pub(crate) enum Framing {
-    /// By the number of remaining bytes.
+    /// A length; the number of remaining bytes.
     Length(u64),
-    /// By the last chunk, after which these trailers may follow.
+    /// The last chunk; these trailers may follow it.
     Chunked(Vec<HeaderName>),
-    /// By closing the connection.
+    /// The end of the connection.
     UntilClose,
 }
 
@@ -51,12 +51,20 @@ impl<B> MessageWriter<B> {
     pub(crate) fn new(body: B, framing: Framing) -> Self {
         let body = (!matches!(framing, Framing::Length(0))).then_some(body);
         let tail = Bytes::new();
-        Self { written: 0, tail, body, framing, waited: false, begun: false, done: false }
+        Self {
+            written: 0,
+            tail,
+            body,
+            framing,
+            has_waited: false,
+            has_begun: false,
+            is_done: false,
+        }
     }
 
     /// Whether the connection accepted a byte of it.
     pub(crate) const fn has_begun(&self) -> bool {
-        self.begun
+        self.has_begun
     }
 
     /// The unwritten data of a message whose body failed.
@@ -66,7 +74,7 @@ impl<B> MessageWriter<B> {
 
     /// Whether the whole message is written.
     pub(crate) const fn is_done(&self) -> bool {
-        self.done
+        self.is_done
     }
 }
 
@@ -86,20 +94,20 @@ where
         W: AsyncWrite + Unpin,
     {
         loop {
-            let waits = self.fill(out, context)?;
-            if waits && !self.waited {
+            let is_pending = self.fill(out, context)?;
+            if is_pending && !self.has_waited {
                 // Often the body is ready at the next poll, and is then written with the head.
-                self.waited = true;
+                self.has_waited = true;
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             let rest = out.get(self.written..).unwrap_or_default();
             if rest.is_empty() && self.tail.is_empty() {
                 ready!(Pin::new(&mut *to).poll_flush(context)).map_err(Http1Error::Io)?;
-                if waits {
+                if is_pending {
                     return Poll::Pending;
                 }
-                self.done = true;
+                self.is_done = true;
                 return Poll::Ready(Ok(()));
             }
             let stream = Pin::new(&mut *to);
@@ -115,7 +123,7 @@ where
             }
             let of_rest = wrote.min(rest.len());
             self.written += of_rest;
-            (self.waited, self.begun) = (true, true);
+            (self.has_waited, self.has_begun) = (true, true);
             self.tail.advance(wrote - of_rest);
         }
     }
@@ -161,7 +169,8 @@ where
             }
             Framing::Length(remaining) => {
                 let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
-                let longer = || Http1Error::Body("it is longer than its Content-Length".into());
+                let longer =
+                    || Http1Error::Body("the body is longer than its Content-Length".into());
                 *remaining = remaining.checked_sub(length).ok_or_else(longer)?;
             }
             Framing::UntilClose => {}
@@ -178,7 +187,7 @@ where
         match &self.framing {
             Framing::Length(0) | Framing::UntilClose => Ok(()),
             Framing::Length(_) => {
-                Err(Http1Error::Body("it is shorter than its Content-Length".into()))
+                Err(Http1Error::Body("the body is shorter than its Content-Length".into()))
             }
             Framing::Chunked(announced_trailers) => {
                 out.extend_from_slice(b"0\r\n");

@@ -1,4 +1,4 @@
-//! The PostgreSQL store of Semel: many gateways, one database, every law kept.
+//! The PostgreSQL store of Semel: many gateways share one database.
 //!
 //! ```no_run
 //! use semel_postgres::PostgresStore;

@@ -10,7 +10,7 @@ use crate::table_names::TableNames;
 /// The connection counts as lost if the server has not replied by now.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The columns of a record, in the order in which [`row`](crate::row) reads them.
+/// The columns of a record, in the order that [`row`](crate::row) expects.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                       r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
@@ -21,7 +21,7 @@ const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retent
                        NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
 /// The new values of a record whose lease has expired under `hold` or `fail`, or that was held for
-/// too long. `$1` is the answer that stands for a failure.
+/// too long. `$1` is the recorded answer of a failure.
 const SETTLED: &str = "\
 state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
     answer = CASE WHEN {fails} THEN $1 END,
@@ -37,13 +37,12 @@ state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
 const FAILS: &str = "(r.state = 'held' OR r.on_unknown = 'fail' \
                      OR coalesce(r.lease_until + r.hold_for * {millisecond} < {now}, false))";
 
-/// When a record that is finished now expires: retention counts from the claim, unless less than
-/// half of it is left. It is computed from the claim because a held record has no expiry of its
-/// own.
+/// Expiry of a record that is finished now: retention counts from the claim, unless less than half
+/// of it is left. It is computed from the claim, because a held record has no `expires_at`.
 const EXPIRY: &str = "CASE WHEN {late} THEN {now} ELSE r.claimed_at END \
                       + r.retention * {millisecond}";
 
-/// Whether less than half of its retention is left to a record that is finished now.
+/// Whether a record that is finished now has less than half of its retention left.
 const LATE: &str = "greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
                     < {now} + r.retention * interval '500 microseconds'";
 

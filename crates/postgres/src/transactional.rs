@@ -79,7 +79,7 @@ mod statements;
 mod transaction;
 mod user_transaction;
 
-pub use database::{PgDatabase, PgStore, create_table};
+pub use database::{PgDatabase, PgTransactionalStore, create_table};
 pub use transaction::PgTransaction;
 pub use user_transaction::PgUserTransaction;
 

@@ -108,26 +108,26 @@ struct IdleBodies(BTreeMap<u64, u64>);
 struct Ranked<K, G> {
     count: usize,
     groups: HashMap<K, G>,
-    ranking: BTreeSet<(EvictionRank, K)>,
+    ranking: BTreeSet<(GroupRank, K)>,
 }
 
-type EvictionRank = (Reverse<usize>, u64);
+type GroupRank = (Reverse<usize>, u64);
 
 /// A group that can be ranked.
 trait HasRank: Default {
     /// `None` if it is empty.
-    fn rank(&self) -> Option<EvictionRank>;
+    fn rank(&self) -> Option<GroupRank>;
 }
 
 impl HasRank for IdleBodies {
-    fn rank(&self) -> Option<EvictionRank> {
+    fn rank(&self) -> Option<GroupRank> {
         let (progress, _) = self.0.first_key_value()?;
         Some((Reverse(self.0.len()), *progress))
     }
 }
 
 impl<K: Ord, G: HasRank> HasRank for Ranked<K, G> {
-    fn rank(&self) -> Option<EvictionRank> {
+    fn rank(&self) -> Option<GroupRank> {
         let oldest = self.ranking.iter().map(|((_, progress), _)| *progress).next()?;
         Some((Reverse(self.count), oldest))
     }

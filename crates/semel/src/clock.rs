@@ -42,11 +42,11 @@ impl EngineClock {
         self.origin.elapsed()
     }
 
-    /// Sleeps until `alarm`; without one, never returns.
-    pub(crate) async fn sleep_until(self, alarm: Option<ProcessTime>) {
-        let instant = alarm.and_then(|alarm| {
-            let alarm = Duration::from_millis(alarm.as_millis());
-            self.origin.checked_add(alarm.saturating_sub(self.suspended()))
+    /// Sleeps until `deadline`; without one, never returns.
+    pub(crate) async fn sleep_until(self, deadline: Option<ProcessTime>) {
+        let instant = deadline.and_then(|deadline| {
+            let deadline = Duration::from_millis(deadline.as_millis());
+            self.origin.checked_add(deadline.saturating_sub(self.suspended()))
         });
         match instant {
             Some(instant) => sleep_until(instant).await,
@@ -127,7 +127,7 @@ pub(crate) mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         suspend(hour);
         assert_eq!(clock.now(), ProcessTime::from_millis(3_601_000));
-        // An alarm that passed while the machine slept fires at once.
+        // A deadline that passed while the machine slept fires at once.
         let before = Instant::now();
         clock.sleep_until(Some(ProcessTime::from_millis(3_600_000))).await;
         assert_eq!(before.elapsed(), Duration::ZERO);

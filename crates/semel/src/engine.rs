@@ -43,7 +43,7 @@ use crate::{
     flights::{FlightResult, Flights, JoinResult},
     limiter::{ConcurrencyLimits, Limiter, Permit, PermitKind},
     observer::{EventKind, EventSink, Observer, ReplaySource, Run, StoreOperation},
-    owners::OwnerTokens,
+    owners::OwnerTokenGenerator,
     per_caller::{CallerMap, ScopedCaller, ScopedCallerRef},
     quota::{QuotaTracker, QuotaUsage, Quotas},
 };
@@ -115,7 +115,7 @@ pub(crate) struct EngineState {
     /// The name of this process in its records.
     pub(crate) node: NodeName,
     pub(crate) clock: EngineClock,
-    pub(crate) owners: OwnerTokens,
+    pub(crate) owners: OwnerTokenGenerator,
     pub(crate) flights: Arc<Flights>,
     pub(crate) renewals: Renewals,
     pub(crate) watches: Watches,
@@ -224,7 +224,7 @@ impl Builder {
             store: self.store,
             node: self.node,
             clock: EngineClock::new(),
-            owners: OwnerTokens::default(),
+            owners: OwnerTokenGenerator::default(),
             flights: Arc::new(Flights::new()),
             renewals: Renewals::new(),
             watches: Watches::default(),
@@ -464,7 +464,7 @@ impl EngineState {
         let now = self.clock.awake();
         if let Some(asked) = asked {
             let took = now.saturating_sub(asked);
-            self.events.emit(id, EventKind::Asked { operation, took });
+            self.events.emit(id, EventKind::StoreReplied { operation, took });
         }
         match &answer {
             // A store that can be read is not always writable.

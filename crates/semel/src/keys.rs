@@ -1,4 +1,4 @@
-//! Keys that name one operation: random, or derived from the operation's own ids.
+//! Idempotency keys: random, or derived from existing ids.
 //!
 //! A key stands for an *intent*, "bill customer 7 for February", and every attempt of that intent
 //! carries the same key. A key that is regenerated for each attempt protects nothing; a key that is
@@ -6,11 +6,11 @@
 //!
 //! # Which kind to use
 //!
-//! - The operation has no name of its own yet (a button, a form, a new order): [`random`]. Make the
-//!   key *before* the first try and store it beside the order, so that a retry after a crash finds
+//! - The operation has no id yet (a button, a form, a new order): [`random`]. Create the key
+//!   *before* the first attempt and store it beside the order, so that a retry after a crash finds
 //!   it.
-//! - The same, and you keep keys in an indexed table: [`time_ordered`]. Neighbours in time are
-//!   neighbours on disk; but the key tells when it was made.
+//! - The same, and you store keys in an indexed table: [`time_ordered`]. Keys of about the same
+//!   time are adjacent on disk; but the key reveals when it was created.
 //! - The operation is named by existing ids, such as (customer, month), (order, step) or the id of
 //!   an event: [`from_parts`]. Nothing has to be stored: a retry derives the same key.
 //! - The same, and the receiver accepts only UUIDs: [`uuid_from`]. Do not let an outsider choose
@@ -23,28 +23,28 @@
 //!
 //! - **A clock.** An attempt after midnight, or after a backoff, would be another operation. The
 //!   *business* date is no clock: pass the night that is billed, do not read the current day.
-//! - **The number of the try**, the host, the process, a session, a request id: all change between
-//!   tries of one intent.
+//! - **The attempt number**, the host, the process, a session, a request id: all of them change
+//!   between attempts of one intent.
 //! - **Recomputed values**, such as a price or a total. They belong in the
 //!   [fingerprint](crate::once::Once::fingerprint), which detects that they changed; in the key
 //!   they would create a second operation.
 //! - **A reference that people type**, such as a purchase order number. It may be copied into a
 //!   second order by mistake.
 //!
-//! A hash of the request's body alone is a mistake for two reasons: the same coffee ordered twice
-//! is two orders, and a body that was corrected between two tries is a new key, so that nothing
-//! notices that the first try may have run.
+//! A hash of the request body alone is a mistake for two reasons. Two orders of the same coffee
+//! would be one operation. And a body that was corrected between two attempts would have a new key,
+//! so nothing detects that the first attempt may have run.
 //!
-//! Where an operation is *meant* to happen again (a second reminder for one invoice), let a number
-//! that you store say which one it is, and make that number a part.
+//! If an operation is *meant* to happen again (a second reminder for one invoice), store a sequence
+//! number and make it a part.
 //!
 //! # What a key does not do
 //!
-//! It makes repeats of one intent harmless, for as long as the record is
-//! [retained](crate::once::Once::retention): choose that longer than anything that may come back.
-//! It does not tell that two different keys mean the same thing; a unique constraint in your own
-//! database does. Derived keys can be guessed. That does no harm between callers, whose keys never
-//! meet; among anonymous callers take random ones.
+//! It makes repeats of one intent harmless while the record is
+//! [retained](crate::once::Once::retention): choose a retention longer than any retry may take. It
+//! does not detect that two different keys mean the same thing; a unique constraint in your own
+//! database does. Derived keys can be guessed. That does no harm between callers, because each
+//! caller has its own keys; for anonymous callers use random keys.
 //!
 //! # In other languages
 //!
@@ -74,7 +74,7 @@ pub use uuid::Uuid;
 
 /// A new random key, a UUID of version 4.
 ///
-/// Store it before the first try: drawn again, it would name another operation.
+/// Store it before the first attempt: a second random key would name another operation.
 ///
 /// ```
 /// assert_ne!(semel::keys::random(), semel::keys::random());
@@ -98,10 +98,10 @@ pub fn time_ordered() -> Key {
     Key::from_uuid(Uuid::now_v7().into_bytes())
 }
 
-/// The UUID of version 5 that these parts have in a namespace: equal parts, equal key.
+/// The UUID of version 5 for these parts in a namespace: equal parts give equal keys.
 ///
-/// The namespace is a UUID of your own, drawn once and written into the program; it keeps apart
-/// operations that happen to have equal parts. Where one part ends and the next begins counts.
+/// The namespace is a UUID of your own, generated once and written into the program; it separates
+/// operations that happen to have equal parts. The boundaries of the parts are significant.
 ///
 /// ```
 /// use semel::keys::{self, Uuid};
@@ -120,15 +120,15 @@ where
 {
     let mut name = Vec::new();
     for part in parts {
-        put_netstring(part.as_ref(), &mut name);
+        push_netstring(part.as_ref(), &mut name);
     }
     Key::from_uuid(Uuid::new_v5(&namespace, &name).into_bytes())
 }
 
-/// The SHA-256 of a domain and these parts, as 64 hexadecimal digits: equal parts, equal key.
+/// The SHA-256 of a domain and these parts, as 64 hexadecimal digits: equal parts give equal keys.
 ///
-/// The domain is a word of your own that says what the parts are; it keeps apart operations that
-/// happen to have equal parts. Where one part ends and the next begins counts.
+/// The domain is a name of your own for these operations; it separates operations that happen to
+/// have equal parts. The boundaries of the parts are significant.
 ///
 /// ```
 /// use semel::keys;
@@ -144,14 +144,14 @@ where
     P::Item: AsRef<[u8]>,
 {
     let mut name = Vec::new();
-    put_netstring(domain.as_bytes(), &mut name);
+    push_netstring(domain.as_bytes(), &mut name);
     for part in parts {
-        put_netstring(part.as_ref(), &mut name);
+        push_netstring(part.as_ref(), &mut name);
     }
     Key::from_digest(Sha256::digest(&name).into())
 }
 
-fn put_netstring(part: &[u8], out: &mut Vec<u8>) {
+fn push_netstring(part: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(part.len().to_string().as_bytes());
     out.push(b':');
     out.extend_from_slice(part);
@@ -168,7 +168,7 @@ mod tests {
 
     /// Made with Python's `hashlib` and `uuid`.
     #[test]
-    fn derived_keys_are_those_of_other_languages() {
+    fn derived_keys_equal_those_of_other_languages() {
         let vectors: [(&[&str], &str, &str); 5] = [
             (
                 &["c-7", "2026-02"],
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_part_ends_counts_even_if_it_looks_like_the_joining() {
+    fn parts_that_contain_a_separator_give_different_keys() {
         let joined: BTreeSet<Key> = [
             from_parts("d", ["a", "b"]),
             from_parts("d", ["a,1:b"]),

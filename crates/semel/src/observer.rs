@@ -10,7 +10,7 @@ use std::{
 
 use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError, Verdict};
 
-/// Receives all events of operations.
+/// Receives the events of all operations.
 ///
 /// It is called on the request path, so it must be quick and must not block. If it panics, the work
 /// continues. Without an observer no event is built.
@@ -44,7 +44,7 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
 pub struct Event<'a> {
     /// The scope; `None` for maintenance of the store.
     pub scope: Option<&'a Scope>,
-    /// The record; `None` if the request did not get that far.
+    /// The record; `None` if the request failed before it had one.
     pub id: Option<&'a RecordId>,
     /// The kind of event.
     pub kind: EventKind<'a>,
@@ -67,8 +67,8 @@ pub enum EventKind<'a> {
     /// A request got the answer of an execution in this process.
     Answered(Run),
     /// A request got a problem of this engine. A repeat of an operation whose answer was not
-    /// retained gets `response-not-retained`, and one of an operation that counts as failed gets
-    /// `operation-failed`; a front may answer these differently.
+    /// retained gets `response-not-retained`, and a repeat of a failed operation gets
+    /// `operation-failed`; the HTTP layer may answer these differently.
     Refused(Problem),
     /// A front refused what a request presents to identify its caller, for this reason; or would
     /// have, if it only observes. Another event reports the refusal itself.
@@ -91,25 +91,25 @@ pub enum EventKind<'a> {
     Lost(Fence),
     /// The operation panicked.
     Panicked(Fence),
-    /// The operation failed with an error that a front turned into an unknown outcome.
+    /// The operation failed with an error, which counts as an unknown outcome.
     Failed(&'a (dyn Error + 'static)),
-    /// A service declared in `Idempotency-Outcome` that nothing happened, on an answer that reports
-    /// success. The outcome counts as unknown.
+    /// A service reported success but declared in `Idempotency-Outcome` that nothing happened. The
+    /// outcome counts as unknown.
     OutcomeContradicted {
         /// The declared verdict.
         outcome: Verdict,
         /// The HTTP status of its answer.
         status: u16,
     },
-    /// There is no memory for the answer of an operation that ran: it is streamed through, and
-    /// recorded without its body.
+    /// The memory budget has no room for the answer of an operation that ran. The answer is
+    /// streamed through and recorded without its body.
     NotRetained,
     /// A request without an optional key was passed.
     Keyless,
-    /// A request of an observing route was passed; this is what the route would have done with it.
+    /// A request of an observing route was passed. The value is the outcome in guard mode.
     Observed(ObservedOutcome),
     /// A store call has returned or failed. Not emitted for maintenance.
-    Asked {
+    StoreReplied {
         /// The store operation.
         operation: StoreOperation,
         /// How long it took.
@@ -125,8 +125,8 @@ pub enum EventKind<'a> {
         /// How many.
         records: u32,
     },
-    /// A claim that may have been granted is no longer retried, because too many are. If it was
-    /// granted, its record ends as if its owner had crashed.
+    /// A claim with an unknown result is no longer retried, because too many are being retried. If
+    /// it was granted, its record ends as if its owner had crashed.
     ClaimDropped,
     /// A store call failed.
     StoreFailed {
@@ -161,24 +161,24 @@ pub enum Run {
     Unguarded,
 }
 
-/// What an observing route would have done with a request.
+/// The outcome that a request of an observing route would have had in guard mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ObservedOutcome {
-    /// It is the first with its key: it would have run.
+    /// It has a new key and would have run.
     Run,
-    /// It would have got the recorded answer instead.
+    /// It would have got the recorded answer.
     Replay,
     /// It would have waited for the answer of a running execution.
     Join,
-    /// It has no key and needs none: it would have run unguarded.
+    /// It has no key and the route does not require one: it would have run unguarded.
     Keyless,
     /// The store is unavailable and the route passes requests: it would have run unguarded.
     Pass,
     /// It would have been refused.
     Refuse(Problem),
     /// Unknown: the service did not read its body to the end.
-    Unseen,
+    Unread,
 }
 
 /// An operation of the store.
@@ -193,8 +193,8 @@ pub enum StoreOperation {
     Record,
     /// [`Store::get`](semel_core::Store::get)
     Get,
-    /// Following the epoch, reaping and sweeping.
-    Upkeep,
+    /// Maintenance: reading the epoch, reaping and sweeping.
+    Maintenance,
 }
 
 /// Passes events to the observer, if one is set.
@@ -202,20 +202,20 @@ pub enum StoreOperation {
 pub(crate) struct EventSink(pub(crate) Option<Arc<dyn Observer>>);
 
 impl EventSink {
-    /// Whether an observer is set; otherwise nothing is measured.
+    /// Whether an observer is set. Without one nothing is measured.
     pub(crate) const fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
     pub(crate) fn emit(&self, id: &RecordId, kind: EventKind<'_>) {
-        self.pass_on(|| Event { scope: Some(&id.scope), id: Some(id), kind });
+        self.deliver(|| Event { scope: Some(&id.scope), id: Some(id), kind });
     }
 
     pub(crate) fn emit_scoped(&self, scope: Option<&Scope>, kind: EventKind<'_>) {
-        self.pass_on(|| Event { scope, id: None, kind });
+        self.deliver(|| Event { scope, id: None, kind });
     }
 
-    fn pass_on<'a>(&self, event: impl FnOnce() -> Event<'a>) {
+    fn deliver<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(observer) = &self.0 {
             // An observer must not change the result, not even by a panic.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.on_event(&event())));

@@ -100,9 +100,9 @@
 
 pub(crate) mod end;
 mod error;
+mod failure_cause;
 mod operation_error;
 mod outcome;
-mod reason;
 mod record;
 mod reply;
 mod run_report;
@@ -123,9 +123,9 @@ use crate::{BeginRequest, Lease, Semel};
 use reply::RunSlot;
 
 pub use error::{OnceError, OnceErrorKind};
+pub use failure_cause::FailureCause;
 pub use operation_error::OperationError;
 pub use outcome::{Outcome, Overtaken, Refusal, Unknown};
-pub use reason::Reason;
 pub use record::{answer, refusal};
 pub use run_report::RunReport;
 

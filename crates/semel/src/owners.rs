@@ -10,12 +10,12 @@ use semel_core::OwnerToken;
 const TOKENS: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct OwnerTokens {
+pub(crate) struct OwnerTokenGenerator {
     /// The unused rest of the block.
     drawn: Mutex<Vec<[u8; 16]>>,
 }
 
-impl OwnerTokens {
+impl OwnerTokenGenerator {
     /// A token that no other claim has, mixed with the nanoseconds of `now`, because two copies of
     /// one machine snapshot have the same block. `None` if the system has no randomness: then
     /// nothing may run.
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn no_token_is_drawn_twice() {
-        let owners = OwnerTokens::default();
+        let owners = OwnerTokenGenerator::default();
         let tokens: BTreeSet<_> =
             (0..1000).map(|_| owners.next_token(Duration::from_nanos(7)).unwrap()).collect();
         assert_eq!(tokens.len(), 1000);

@@ -46,7 +46,7 @@ mod store;
 use std::time::Duration;
 
 pub use claim_files::{ClaimFile, ClaimFiles};
-pub use database::{BeginResult, Database, Entry, Recorded, Seen, UserTransaction};
+pub use database::{BeginResult, Database, Entry, RecordLookup, Recorded, UserTransaction};
 pub use in_transaction::InTransaction;
 pub use open::{NoTransaction, TransactionGuard};
 pub use store::TransactionalStore;

@@ -24,10 +24,10 @@ use crate::{
     wal::sync_to_disk,
 };
 
-/// How many pages are copied between two reports: 4 MiB.
+/// Number of pages that are copied between two progress reports: 4 MiB.
 const STEP_PAGES: i32 = 512;
 
-/// How long to wait for a lock on the file before the next attempt.
+/// Pause before the next attempt while the file is locked.
 const BUSY_BACKOFF: Duration = Duration::from_millis(10);
 
 /// The progress of a copy.
@@ -44,9 +44,9 @@ pub struct BackupProgress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// Its size.
+    /// The size of the backup.
     pub bytes: u64,
-    /// The store that it is a copy of.
+    /// The id of the copied store.
     pub id: StoreId,
     /// The greatest fence in it, if a claim was ever granted.
     pub last_fence: Option<Fence>,
@@ -56,31 +56,31 @@ pub struct BackupReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SqliteRestoreReport {
-    /// Which store it is.
+    /// The id of the store.
     pub id: StoreId,
-    /// When the copy was made; `None` if it was not made by [`backup`].
+    /// Time of the backup; `None` if the copy was not made by [`backup`].
     pub backup_at: Option<SystemTime>,
     /// The greatest fence in the file, if a claim was ever granted.
     pub last_fence: Option<Fence>,
-    /// Every fence issued from here on is greater than this.
+    /// Every new fence is greater than this.
     pub fence_floor: Fence,
     /// The epoch before.
     pub epoch_before: Epoch,
     /// The epoch now.
     pub epoch: Epoch,
-    /// How many records were in flight when the copy was made: their outcome is unknown.
+    /// Number of records that were in flight at the time of the copy. Their outcome is unknown.
     pub in_flight: u64,
 }
 
 /// Copies the store at `path` to the new file `target`, while any number of processes use it.
 ///
-/// The copy is a consistent snapshot. It is checked, durable and readable only by this user when it
-/// gets its name; an existing file is never replaced. A copy cannot be opened before
+/// The copy is a consistent snapshot, readable only by this user. It is checked and durable before
+/// it appears under its name; an existing file is never replaced. A copy cannot be opened before
 /// [`Options::after_restore`] was called on it.
 ///
-/// The store's log cannot be checkpointed during the copy, and grows meanwhile.
+/// The write-ahead log of the store cannot be checkpointed during the copy, and grows meanwhile.
 ///
-/// It blocks; in async code call it through `spawn_blocking`.
+/// This function blocks; in async code call it through `spawn_blocking`.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub fn backup(
 ) -> Result<BackupReport, StoreError> {
     let (path, target) = (path.as_ref(), target.as_ref());
     if fs::symlink_metadata(target).is_ok() {
-        return Err(exists(target));
+        return Err(file_exists(target));
     }
     let source = open::source(path)?;
     let partial = PartialFile::create(target)?;
@@ -102,8 +102,8 @@ pub fn backup(
     Ok(made)
 }
 
-fn exists(target: &Path) -> StoreError {
-    let message = format!("{}: the file is there already: choose another name", target.display());
+fn file_exists(target: &Path) -> StoreError {
+    let message = format!("{}: the file exists already; choose another name", target.display());
     StoreError::new(StoreErrorKind::Unavailable, message)
 }
 
@@ -116,7 +116,7 @@ fn copy(
 ) -> Result<(), StoreError> {
     let sqlite = |error| store_error(path, error);
     let mut copy = connect(partial).map_err(|error| store_error(partial, error))?;
-    // Held until the end: otherwise every write would restart the copy.
+    // The snapshot is kept until the end: otherwise every write would restart the copy.
     let snapshot = source.unchecked_transaction().map_err(sqlite)?;
     snapshot.query_row("SELECT count(*) FROM meta", [], |_| Ok(())).map_err(sqlite)?;
     let page: u64 = snapshot
@@ -145,24 +145,24 @@ fn finish(partial: &Path) -> rusqlite::Result<BackupReport> {
     let copy = connect(partial)?;
     // A single file without a log.
     copy.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
-    set_meta(&copy, "backup_at", signed(millis(wall())))?;
+    set_meta(&copy, "backup_at", signed(millis(since_unix_epoch())))?;
     let checked: String = copy.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if checked != "ok" {
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
         return Err(rusqlite::Error::SqliteFailure(code, Some(checked)));
     }
     let id = copy.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |r| r.get(0))?;
-    let last = index_loader::last(&copy)?;
+    let last = index_loader::last_number(&copy)?;
     copy.close().map_err(|(_, error)| error)?;
     Ok(BackupReport {
-        bytes: fs::metadata(partial).map_or(0, |about| about.len()),
+        bytes: fs::metadata(partial).map_or(0, |metadata| metadata.len()),
         id: StoreId::from_bytes(id),
         last_fence: fence(last),
     })
 }
 
-/// A connection to a file that no other process uses: without locks, which the file system of the
-/// backups may not support. The file is synced once, at the end.
+/// Opens a file that no other process uses. It takes no locks, because the file system of the
+/// backups may not support them. The file is synced once, at the end.
 fn connect(partial: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     #[cfg(unix)]
@@ -174,7 +174,7 @@ fn connect(partial: &Path) -> rusqlite::Result<Connection> {
     Ok(copy)
 }
 
-fn wall() -> Duration {
+fn since_unix_epoch() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
@@ -194,29 +194,30 @@ impl PartialFile {
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&path).map_err(|error| failed(&path, "cannot be made", error))?;
+        options.open(&path).map_err(|error| failed(&path, "cannot be created", error))?;
         Ok(Self(path))
     }
 
-    /// Gives the file its name, durably, unless there is one of that name.
+    /// Gives the file its name durably. Never replaces an existing file.
     fn publish(self, target: &Path) -> Result<(), StoreError> {
         let synced = File::open(&self.0).and_then(|file| file.sync_all());
         synced.map_err(|error| failed(&self.0, "cannot be synced", error))?;
         match fs::hard_link(&self.0, target) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(exists(target));
+                return Err(file_exists(target));
             }
-            // A file system without links.
+            // The file system does not support hard links.
             Err(_) if fs::symlink_metadata(target).is_err() => {
                 let renamed = fs::rename(&self.0, target);
-                renamed.map_err(|error| failed(target, "cannot be made", error))?;
+                renamed.map_err(|error| failed(target, "cannot be created", error))?;
             }
-            Err(_) => return Err(exists(target)),
+            Err(_) => return Err(file_exists(target)),
         }
         let folder = target.parent().filter(|folder| *folder != Path::new(""));
         let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|file| file.sync_all());
-        synced.map_err(|error| failed(target, "has a name that cannot be synced", error))
+        synced
+            .map_err(|error| failed(target, "was created, but its folder cannot be synced", error))
     }
 }
 
@@ -236,8 +237,8 @@ impl Options {
     /// Prepares a store that was restored from a copy: new fences are above all that were issued
     /// after the copy was made (law 11), and caches drop their entries (law 12).
     ///
-    /// Call it once the file is in its place, before anything else opens it. It may be called
-    /// again. It blocks; in async code call it through `spawn_blocking`.
+    /// Call it after the file was moved to its final path and before any other open. Calling it
+    /// again is harmless. This function blocks; in async code call it through `spawn_blocking`.
     ///
     /// # Errors
     ///
@@ -246,24 +247,24 @@ impl Options {
         let path = path.as_ref();
         let settings: &SqliteSettings = self.settings();
         let mut opened = open::writer(path, settings, OpenMode::Restored)?;
-        let restored = raise(&mut opened.connection, settings, opened.file_id);
+        let restored = raise_fence_and_epoch(&mut opened.connection, settings, opened.file_id);
         let restored = restored.map_err(|error| store_error(path, error))?;
         sync_to_disk(&opened.connection, path)?;
         Ok(restored)
     }
 }
 
-fn raise(
+fn raise_fence_and_epoch(
     connection: &mut Connection,
     settings: &SqliteSettings,
     file_id: open::FileId,
 ) -> rusqlite::Result<SqliteRestoreReport> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
-    let last = index_loader::last(&work)?;
+    let last = index_loader::last_number(&work)?;
     let floor = open::fence_floor(&work, &*settings.clock)?.max(last);
     let fence_floor = fence(floor).ok_or_else(|| damaged("a fence"))?;
     let (epoch_before, backup_at) = (meta(&work, "epoch")?, meta(&work, "backup_at")?);
-    // Above every epoch that was reached after the copy was made: there were fewer acts than
+    // Above every epoch that was reached after the copy: there were fewer operator actions than
     // microseconds.
     let epoch = epoch_before.saturating_add(1).max(floor);
     set_meta(&work, "fence_floor", floor)?;

@@ -1,4 +1,4 @@
-//! Loads the index from the file: all of it at opening, and later the claims of other processes.
+//! Loads the index from the file: the whole index at opening, later the claims of other processes.
 
 use rusqlite::{Connection, Result};
 use semel_core::StoreTime;
@@ -51,8 +51,8 @@ pub(crate) struct OtherProcesses {
     next_number: i64,
 }
 
-/// Loads the claims that other processes have made since the last call. Numbers only rise, so they
-/// are above the greatest known one. Returns the latest instant of these claims.
+/// Loads the claims that other processes have made since the last call. Claim numbers only
+/// increase, so new claims are above the greatest known one. Returns the latest claim time.
 pub(crate) fn load_new_claims(
     connection: &Connection,
     shared: &SqliteShared,
@@ -77,15 +77,14 @@ pub(crate) fn load_new_claims(
         added += 1;
     }
     if added > 0 {
-        // Twice as many checks as additions: the list shrinks to what is in flight.
+        // Twice as many checks as additions, so that the list shrinks to the claims in flight.
         other_processes.drop_finished(connection, shared, 2 * added + 64)?;
     }
     Ok(latest)
 }
 
 impl OtherProcesses {
-    /// Checks some of the claims in flight, so that those which another process has ended do not
-    /// accumulate.
+    /// Checks some of the claims in flight and removes those that another process has finished.
     fn drop_finished(
         &mut self,
         connection: &Connection,
@@ -110,8 +109,8 @@ impl OtherProcesses {
     }
 }
 
-/// Marks the claims up to `number` that are still in flight and stores that number, so that the
-/// next opening examines only later claims. Returns the marked ones.
+/// Marks the claims up to `number` that are still in flight, and stores `number`: the next opening
+/// examines only later claims. Returns the marked claims.
 pub(crate) fn mark_settled(
     connection: &Connection,
     shared: &SqliteShared,
@@ -127,13 +126,13 @@ pub(crate) fn mark_settled(
     for suspect in &suspects {
         mark_in_flight(connection, *suspect)?;
     }
-    let note = "UPDATE meta SET value = ?1 WHERE name = 'settled'";
-    connection.prepare_cached(note)?.execute([number])?;
+    let update = "UPDATE meta SET value = ?1 WHERE name = 'settled'";
+    connection.prepare_cached(update)?.execute([number])?;
     Ok(suspects)
 }
 
-/// The greatest number in the file.
-pub(crate) fn last(connection: &Connection) -> Result<i64> {
+/// The greatest claim number in the file.
+pub(crate) fn last_number(connection: &Connection) -> Result<i64> {
     let mut statement = connection.prepare_cached("SELECT ifnull(max(id), 0) FROM claims")?;
     statement.query_row([], |row| row.get(0))
 }

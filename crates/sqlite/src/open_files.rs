@@ -39,11 +39,11 @@ pub(crate) struct FileReplaced {
     path: PathBuf,
     /// Whether the database itself is in place.
     database_is_there: bool,
-    fate: FileFate,
+    change: FileChange,
 }
 
 #[derive(Debug)]
-enum FileFate {
+enum FileChange {
     /// Nothing has its name.
     Removed,
     /// Another file has its name.
@@ -83,14 +83,14 @@ impl OpenFiles {
 
     fn compare(&self, same: impl Fn(FileNumber, FileNumber) -> bool) -> Result<(), FileReplaced> {
         for (at, OpenFile { path, number: open }) in self.0.iter().enumerate() {
-            let fate = match number(path) {
+            let change = match number(path) {
                 Ok(found) if same(*open, found) => continue,
-                Ok(_) => FileFate::FileReplaced,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => FileFate::Removed,
-                Err(error) => FileFate::Unknown(error),
+                Ok(_) => FileChange::FileReplaced,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => FileChange::Removed,
+                Err(error) => FileChange::Unknown(error),
             };
             // The database is the first of them.
-            return Err(FileReplaced { path: path.clone(), database_is_there: at > 0, fate });
+            return Err(FileReplaced { path: path.clone(), database_is_there: at > 0, change });
         }
         Ok(())
     }
@@ -112,34 +112,34 @@ fn number(path: &Path) -> io::Result<FileNumber> {
 impl FileReplaced {
     /// The kind of the store error.
     pub(crate) const fn kind(&self) -> StoreErrorKind {
-        match self.fate {
-            FileFate::Removed | FileFate::Unknown(_) => StoreErrorKind::Unavailable,
-            FileFate::FileReplaced => StoreErrorKind::Corrupt,
+        match self.change {
+            FileChange::Removed | FileChange::Unknown(_) => StoreErrorKind::Unavailable,
+            FileChange::FileReplaced => StoreErrorKind::Corrupt,
         }
     }
 
     /// Whether the log can still be written back to the database: only the log was removed, and no
     /// new log exists.
     pub(crate) const fn leaves_database_intact(&self) -> bool {
-        self.database_is_there && matches!(self.fate, FileFate::Removed)
+        self.database_is_there && matches!(self.change, FileChange::Removed)
     }
 }
 
 impl fmt::Display for FileReplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        match &self.fate {
-            FileFate::Removed => write!(
+        match &self.change {
+            FileChange::Removed => write!(
                 f,
                 "{path}: the file was removed while it was open: put it back, or restart to begin \
                  with another"
             ),
-            FileFate::FileReplaced => write!(
+            FileChange::FileReplaced => write!(
                 f,
                 "{path}: another file has taken the place of the one that was open: put that one \
                  back, or restart to go on with this one"
             ),
-            FileFate::Unknown(error) => write!(f, "{path}: the file cannot be reached: {error}"),
+            FileChange::Unknown(error) => write!(f, "{path}: the file cannot be reached: {error}"),
         }
     }
 }

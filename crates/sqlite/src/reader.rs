@@ -125,7 +125,7 @@ impl StoreReader {
     /// Once the writer has caught up, the index has everything from before the request; only a
     /// later takeover may be missed.
     fn lookup(&self, id: &RecordId, caught_up: bool) -> Result<LookupResult> {
-        let last = index_loader::last(&self.connection)?;
+        let last = index_loader::last_number(&self.connection)?;
         let foreign = last > self.shared.index.last();
         if foreign && !caught_up {
             return Ok(LookupResult::Foreign);
@@ -224,7 +224,7 @@ impl StoreReader {
         let now = self.clock.now().as_millis();
         let oldest = query.age_max.map_or(0, |age| signed(now.saturating_sub(millis(age))));
         let newest = signed(now.saturating_sub(millis(query.age_min)));
-        let last = index_loader::last(&self.connection)?;
+        let last = index_loader::last_number(&self.connection)?;
         let after = after.max(tables::last_before(&self.connection, oldest, last)?);
         let mut statement = self.connection.prepare_cached(FROM_ID)?;
         let limit = i64::try_from(ROWS_EXAMINED_MAX).unwrap_or(i64::MAX);

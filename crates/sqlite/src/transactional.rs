@@ -65,7 +65,7 @@ mod rows;
 mod transaction;
 mod user_transaction;
 
-pub use database::{SqliteDatabase, SqliteJoint, create_table};
+pub use database::{SqliteDatabase, SqliteTransactionalStore, create_table};
 pub use transaction::SqliteTransaction;
 pub use user_transaction::SqliteUserTransaction;
 

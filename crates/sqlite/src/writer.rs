@@ -413,7 +413,7 @@ impl StoreWriter {
         let (opened, files) = connect(&self.shared, &mut self.log, mode)?;
         let path = &self.shared.path;
         let sqlite = |error| store_error(path, error);
-        let last = index_loader::last(&opened.connection).map_err(sqlite)?;
+        let last = index_loader::last_number(&opened.connection).map_err(sqlite)?;
         if last < self.last_committed {
             let message = format!(
                 "{}: the file lacks claims that were acknowledged: an older copy is in its place",

@@ -22,7 +22,7 @@
 //!     let store = store.clone();
 //!     let outcome = semel
 //!         .once("orders", Caller::new("shop-3")?, keys::from_parts("orders", ["cart-17"]))
-//!         .on_unknown(OnUnknown::Rerun) // what failed was rolled back, so it may run again
+//!         .on_unknown(OnUnknown::Rerun) // a failure was rolled back, so it may run again
 //!         .run(move |lease| async move {
 //!             let mut tx = store.transaction(&lease).await?;
 //!             let sql = "INSERT INTO orders DEFAULT VALUES RETURNING id";
@@ -37,11 +37,12 @@
 //!
 //! Inside a transaction of your own, see [`SqliteUserTransaction`].
 //!
-//! # What it costs
+//! # Cost
 //!
-//! SQLite allows one write transaction at a time, and this one begins with the operation: until its
-//! end it blocks every other write to the file, in this process and in others. So keep operations
-//! short; an operation that has waited for five seconds fails with a busy store. (With rusqlite,
+//! SQLite allows one write transaction at a time. Here the transaction begins with the operation
+//! and blocks every other write to the file until its end, in this process and in others. So keep
+//! operations short; after five seconds a waiting operation fails with a busy store. (With
+//! rusqlite,
 //! `semel-sqlite` begins the transaction with the first write.) Operations that wait in this
 //! process hold no connection; reads continue if the file has a write-ahead log.
 //!
@@ -57,8 +58,8 @@ mod database;
 mod rows;
 mod user_transaction;
 
-pub use database::{SqliteDatabase, SqliteStore, SqliteTransaction, create_table};
+pub use database::{SqliteDatabase, SqliteTransactionalStore, SqliteTransaction, create_table};
 pub use user_transaction::SqliteUserTransaction;
 
-/// The table, for a migration of your own. It may be run again.
+/// The SQL that creates the table, for a migration of your own. It can be run repeatedly.
 pub const TABLE: &str = include_str!("sqlite/table.sql");

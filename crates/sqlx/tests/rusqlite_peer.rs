@@ -16,7 +16,7 @@ use semel::{
     Outcome, Semel,
     core::{Caller, Key, OnUnknown},
 };
-use semel_sqlx::sqlite::{SqliteDatabase, SqliteStore};
+use semel_sqlx::sqlite::{SqliteDatabase, SqliteTransactionalStore};
 use sqlx::{
     Executor as _, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode},
@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 struct Shop {
     folder: TempDir,
     pool: SqlitePool,
-    store: SqliteStore,
+    store: SqliteTransactionalStore,
     semel: Semel,
     /// How often the slow part of an operation began here.
     calls: Arc<AtomicU32>,

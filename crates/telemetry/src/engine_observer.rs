@@ -49,7 +49,7 @@ impl EngineObserver {
             ObservedOutcome::Run
             | ObservedOutcome::Keyless
             | ObservedOutcome::Pass
-            | ObservedOutcome::Unseen
+            | ObservedOutcome::Unread
             | _ => return,
         };
         if let Some(unlogged) = self.observed.allow() {
@@ -213,7 +213,7 @@ impl Observer for EngineObserver {
             | EventKind::Joined
             | EventKind::Waiting
             | EventKind::Waited { .. }
-            | EventKind::Asked { .. }
+            | EventKind::StoreReplied { .. }
             | EventKind::Answered(_)
             | EventKind::Replayed(_)
             | EventKind::Keyless

@@ -229,7 +229,7 @@ const fn observed_number(would: ObservedOutcome) -> usize {
         ObservedOutcome::Keyless => 3,
         ObservedOutcome::Pass => 4,
         // A variant added later counts here until it has its own label.
-        ObservedOutcome::Unseen | ObservedOutcome::Refuse(_) | _ => 5,
+        ObservedOutcome::Unread | ObservedOutcome::Refuse(_) | _ => 5,
     }
 }
 
@@ -243,7 +243,7 @@ const fn operation_number(operation: StoreOperation) -> usize {
         StoreOperation::Record => 2,
         StoreOperation::Get => 3,
         // An operation added later counts here until it has its own label.
-        StoreOperation::Upkeep | _ => 4,
+        StoreOperation::Maintenance | _ => 4,
     }
 }
 
@@ -419,7 +419,7 @@ impl Metrics {
             EventKind::NotRetained => {
                 self.not_retained.fetch_add(1, Ordering::Relaxed);
             }
-            EventKind::Asked { operation, took } => {
+            EventKind::StoreReplied { operation, took } => {
                 if let Some(histogram) = self.store.get(operation_number(operation)) {
                     histogram.observe(took);
                 }

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | a request | arrives; joins one in its process; runs, takes effect, ends in one of four ways |
 //! | the network | a request or a reply is slow, is lost, or comes after its time-out |
-//! | a process | is slow to serve its alarm; crashes at any time |
+//! | a process | is slow to serve its timer; crashes at any time |
 //! | time | passes in ticks of [`TICK`], with leases of two |
 //! | maintenance | reaps and sweeps; an operator looks, and later acts on what was seen |
 //!

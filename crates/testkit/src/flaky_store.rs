@@ -16,59 +16,59 @@ use semel_core::{
 };
 use tokio::sync::watch;
 
-/// How an operation on the store behaves.
+/// The behaviour of a store call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreCondition {
     /// It works.
     #[default]
-    Fair,
-    /// It fails, and nothing was done.
-    Away,
+    Available,
+    /// It fails and changes nothing.
+    Unavailable,
     /// It is applied, but the reply is lost.
-    Deaf,
-    /// It hangs until the condition changes, and is applied then.
-    Stuck,
-    /// It is applied, but the reply comes only when the condition changes.
-    Late,
-    /// A granted claim gets its reply only when the condition changes; every other reply comes at
-    /// once. A database whose synchronous standby hangs behaves like that.
-    Unconfirmed,
-    /// It fails because too many claims wait.
+    ReplyLost,
+    /// It hangs until the condition changes; then it is applied.
+    Hanging,
+    /// It is applied, but the reply is delayed until the condition changes.
+    ReplyDelayed,
+    /// The reply to a granted claim is delayed until the condition changes; other replies are not.
+    /// A database with a hanging synchronous standby behaves like this.
+    GrantUnconfirmed,
+    /// It fails with a busy store.
     Busy,
 }
 
-/// A kind of operation, for setting its condition and for counting it.
+/// A kind of store call, with a condition and a count of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum StoreCall {
     /// `claim`
     Claim,
     /// `renew`
     Renew,
     /// `finish`
-    Record,
+    Finish,
     /// `get`
     Get,
     /// Everything else.
     Other,
 }
 
-const VERBS: usize = 5;
+const STORE_CALLS: usize = 5;
 
 /// A wrapper that makes a store fail on demand and counts its calls. Clones share everything.
 ///
 /// ```
-/// # use semel_testkit::flaky_store::{FlakyStore, Verb, StoreCondition};
+/// # use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 /// # fn example(store: impl semel_core::Store) {
 /// let store = FlakyStore::new(store);
-/// store.set(Verb::Claim, StoreCondition::Away);
-/// assert_eq!(store.count(Verb::Claim), 0);
+/// store.set(StoreCall::Claim, StoreCondition::Unavailable);
+/// assert_eq!(store.count(StoreCall::Claim), 0);
 /// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct FlakyStore {
     inner: Arc<dyn Store>,
-    condition: Arc<watch::Sender<[StoreCondition; VERBS]>>,
-    counts: Arc<[AtomicU64; VERBS]>,
+    condition: Arc<watch::Sender<[StoreCondition; STORE_CALLS]>>,
+    counts: Arc<[AtomicU64; STORE_CALLS]>,
 }
 
 impl FlakyStore {
@@ -78,47 +78,49 @@ impl FlakyStore {
     }
 
     /// Sets the condition of one kind of operation.
-    pub fn set(&self, verb: Verb, condition: StoreCondition) {
-        self.condition.send_modify(|all| all[verb as usize] = condition);
+    pub fn set(&self, call: StoreCall, condition: StoreCondition) {
+        self.condition.send_modify(|all| all[call as usize] = condition);
     }
 
     /// Sets the condition of every operation.
     pub fn set_all(&self, condition: StoreCondition) {
-        self.condition.send_replace([condition; VERBS]);
+        self.condition.send_replace([condition; STORE_CALLS]);
     }
 
-    /// How often this kind of operation was called.
+    /// Number of calls of this kind.
     #[must_use]
-    pub fn count(&self, verb: Verb) -> u64 {
-        self.counts[verb as usize].load(Ordering::SeqCst)
+    pub fn count(&self, call: StoreCall) -> u64 {
+        self.counts[call as usize].load(Ordering::SeqCst)
     }
 
     async fn apply_condition<T>(
         &self,
-        verb: Verb,
+        call: StoreCall,
         operation: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        self.counts[verb as usize].fetch_add(1, Ordering::SeqCst);
+        self.counts[call as usize].fetch_add(1, Ordering::SeqCst);
         let mut condition = self.condition.subscribe();
         let away = || StoreError::new(StoreErrorKind::Unavailable, "the store is unavailable");
         loop {
-            let now = condition.borrow_and_update()[verb as usize];
+            let now = condition.borrow_and_update()[call as usize];
             match now {
-                StoreCondition::Fair | StoreCondition::Unconfirmed => return operation.await,
-                StoreCondition::Away => return Err(away()),
+                StoreCondition::Available | StoreCondition::GrantUnconfirmed => {
+                    return operation.await;
+                }
+                StoreCondition::Unavailable => return Err(away()),
                 StoreCondition::Busy => {
                     return Err(StoreError::new(StoreErrorKind::Busy, "too many wait"));
                 }
-                StoreCondition::Deaf => {
+                StoreCondition::ReplyLost => {
                     let _ = operation.await;
                     return Err(away().effect_unknown());
                 }
-                StoreCondition::Late => {
+                StoreCondition::ReplyDelayed => {
                     let answer = operation.await;
                     let _ = condition.changed().await;
                     return answer;
                 }
-                StoreCondition::Stuck => {
+                StoreCondition::Hanging => {
                     let _ = condition.changed().await;
                 }
             }
@@ -126,21 +128,13 @@ impl FlakyStore {
     }
 }
 
-/// The former name of [`FlakyStore`].
-#[doc(hidden)]
-pub type Unsteady = FlakyStore;
-
-/// The former name of [`StoreCondition`].
-#[doc(hidden)]
-pub type Weather = StoreCondition;
-
 #[async_trait]
 impl Store for FlakyStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let claimed = self.apply_condition(Verb::Claim, self.inner.claim(claim)).await?;
+        let claimed = self.apply_condition(StoreCall::Claim, self.inner.claim(claim)).await?;
         if matches!(claimed, Claimed::Granted(_)) {
-            let is_confirmed = |all: &[StoreCondition; VERBS]| {
-                all[Verb::Claim as usize] != StoreCondition::Unconfirmed
+            let is_confirmed = |all: &[StoreCondition; STORE_CALLS]| {
+                all[StoreCall::Claim as usize] != StoreCondition::GrantUnconfirmed
             };
             let _ = self.condition.subscribe().wait_for(is_confirmed).await;
         }
@@ -153,7 +147,7 @@ impl Store for FlakyStore {
         by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.apply_condition(Verb::Renew, self.inner.renew(id, by, lease)).await
+        self.apply_condition(StoreCall::Renew, self.inner.renew(id, by, lease)).await
     }
 
     async fn finish(
@@ -162,15 +156,15 @@ impl Store for FlakyStore {
         by: Claimant,
         finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        self.apply_condition(Verb::Record, self.inner.finish(id, by, finish)).await
+        self.apply_condition(StoreCall::Finish, self.inner.finish(id, by, finish)).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        self.apply_condition(Verb::Get, self.inner.get(id)).await
+        self.apply_condition(StoreCall::Get, self.inner.get(id)).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.list(query)).await
+        self.apply_condition(StoreCall::Other, self.inner.list(query)).await
     }
 
     async fn resolve(
@@ -179,38 +173,38 @@ impl Store for FlakyStore {
         seen: Fence,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.resolve(id, seen, resolution)).await
+        self.apply_condition(StoreCall::Other, self.inner.resolve(id, seen, resolution)).await
     }
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.reap(limit)).await
+        self.apply_condition(StoreCall::Other, self.inner.reap(limit)).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.sweep(limit)).await
+        self.apply_condition(StoreCall::Other, self.inner.sweep(limit)).await
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.epoch()).await
+        self.apply_condition(StoreCall::Other, self.inner.epoch()).await
     }
 
     async fn usage(&self) -> Result<Usage, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.usage()).await
+        self.apply_condition(StoreCall::Other, self.inner.usage()).await
     }
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.identity()).await
+        self.apply_condition(StoreCall::Other, self.inner.identity()).await
     }
 
     async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.metadata(prefix)).await
+        self.apply_condition(StoreCall::Other, self.inner.metadata(prefix)).await
     }
 
     async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
-        self.apply_condition(Verb::Other, self.inner.set_metadata(name, value)).await
+        self.apply_condition(StoreCall::Other, self.inner.set_metadata(name, value)).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
-        self.apply_condition(Verb::Other, self.inner.watch(id)).await
+        self.apply_condition(StoreCall::Other, self.inner.watch(id)).await
     }
 }

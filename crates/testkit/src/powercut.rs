@@ -1,10 +1,10 @@
-//! Power cuts: a child process whose disk keeps only what was synced.
+//! Power-cut simulation: a child process whose disk keeps only synced data.
 //!
-//! A killed process loses nothing that it has written, since the page cache survives it; so a
-//! `kill -9` says little about durability. Here a small C library is compiled at test time and
-//! loaded into a child with `LD_PRELOAD`. It lets every write below a *watched* directory through
-//! and keeps, in a *shadow* directory, what a disk would hold if the power failed at that instant.
-//! Kill the child at any moment and open the shadow.
+//! A killed process loses no written data, because the page cache survives. So `kill -9` proves
+//! little about durability. Here a small C library is compiled at test time and loaded into a child
+//! with `LD_PRELOAD`. It passes every write below a *watched* directory through. In a *shadow*
+//! directory it maintains the state that a disk would have after a power failure. Kill the child at
+//! any moment and open the shadow.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
@@ -26,10 +26,10 @@
 //! # }
 //! ```
 //!
-//! # What is simulated
+//! # Simulated faults
 //!
 //! - A write or a truncation is durable once an `fsync` or `fdatasync` on *any* descriptor of that
-//!   file has returned. The sync copies into the shadow and asks nothing of the real disk.
+//!   file has returned. The sync copies into the shadow and does not reach the real disk.
 //! - A kill during a sync leaves part of it behind.
 //! - [`Options::early_percent`]: some writes are durable before any sync, whole or only a prefix of
 //!   whole 512-byte sectors, so that any subset of the unsynced writes may survive.
@@ -39,11 +39,11 @@
 //! - Files already in the watched directory are *not* durable until they are synced, because
 //!   the library saw no sync of them. [`settle`] declares them durable.
 //!
-//! # What is not
+//! # Limits
 //!
 //! - Directory entries: a name is durable with the file's first sync, and an `unlink` or `rename`
 //!   at once, in order. A deleted file that comes back is not simulated.
-//! - Damage to data that was synced, or to neighbours of what was being written.
+//! - Damage to synced data, or to data adjacent to a write.
 //! - Writes that bypass the wrapped calls: mappings, `io_uring`, `copy_file_range`, `sendfile`,
 //!   C's `stdio`; nor are `O_SYNC`, `syncfs` and `msync` taken for syncs. Each of these makes the
 //!   shadow hold *less*, so that a test fails rather than passes by mistake.
@@ -54,8 +54,8 @@
 //!
 //! Files whose names end in `-shm` are ignored: they are `SQLite`'s shared memory, rebuilt after a
 //! crash. A 64-bit Linux with glibc and a C compiler called `cc` are required. Elsewhere this
-//! module compiles and [`Shim::build`] says that it is unsupported; a test that needs it is left
-//! out there with `#[cfg(all(target_os = "linux", target_pointer_width = "64"))]`.
+//! module compiles, and [`Shim::build`] returns an error; exclude tests that need it with
+//! `#[cfg(all(target_os = "linux", target_pointer_width = "64"))]`.
 
 mod disk;
 mod options;
@@ -79,7 +79,7 @@ pub struct Shim {
 }
 
 impl Shim {
-    /// Compiles the library into `dir`, or reuses the one that is there.
+    /// Compiles the library into `dir`, or reuses an existing one.
     ///
     /// A good `dir` for integration tests is `env!("CARGO_TARGET_TMPDIR")`. Several processes may
     /// build into the same one at a time.
@@ -90,14 +90,14 @@ impl Shim {
     /// if `dir` cannot be written or has a path that `LD_PRELOAD` cannot express.
     pub fn build(dir: &Path) -> io::Result<Self> {
         if !cfg!(all(target_os = "linux", target_pointer_width = "64")) {
-            let why = "power cuts are simulated on a 64-bit Linux only";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+            let message = "power cuts can be simulated only on a 64-bit Linux";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         fs::create_dir_all(dir)?;
         let dir = dir.canonicalize()?;
         if dir.to_str().is_none_or(|text| text.contains([' ', ':'])) {
-            let why = format!("LD_PRELOAD cannot name a file in {}", dir.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            let message = format!("LD_PRELOAD cannot name a file in {}", dir.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let mut hasher = DefaultHasher::new();
         SOURCE.hash(&mut hasher);
@@ -109,10 +109,10 @@ impl Shim {
         Ok(Self { library })
     }
 
-    /// Makes `command` run with a disk that forgets, as `options` say.
+    /// Makes `command` run on the simulated disk.
     ///
-    /// Creates both directories. The settings travel as environment variables, so the command's
-    /// environment must not be cleared afterwards.
+    /// Creates both directories. The settings are passed as environment variables, so the
+    /// environment of the command must not be cleared afterwards.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Shim {
     }
 }
 
-/// Compiles under a name of its own and renames, so that no one loads half a library.
+/// Compiles under a unique name and renames, so that no process loads an incomplete library.
 fn compile(dir: &Path, name: &str, library: &Path) -> io::Result<()> {
     static BUILDS: AtomicU64 = AtomicU64::new(0);
     let build = BUILDS.fetch_add(1, Ordering::Relaxed);
@@ -135,19 +135,19 @@ fn compile(dir: &Path, name: &str, library: &Path) -> io::Result<()> {
     let source = dir.join(format!("{unique}.c"));
     let output = dir.join(format!("{unique}.so"));
     fs::write(&source, SOURCE)?;
-    let ran = Command::new("cc")
+    let output_of_cc = Command::new("cc")
         .args(["-std=gnu11", "-O2", "-Wall", "-shared", "-fPIC", "-o"])
         .args([&output, &source])
         .arg("-pthread")
         .output();
     fs::remove_file(&source)?;
-    let ran = ran.map_err(|error| {
-        let why = format!("the power-cut tests need a C compiler called `cc`: {error}");
-        io::Error::new(error.kind(), why)
+    let output_of_cc = output_of_cc.map_err(|error| {
+        let message = format!("the power-cut tests need a C compiler called `cc`: {error}");
+        io::Error::new(error.kind(), message)
     })?;
-    if !ran.status.success() {
-        let why = String::from_utf8_lossy(&ran.stderr);
-        return Err(io::Error::other(format!("`cc` refused the power-cut library: {why}")));
+    if !output_of_cc.status.success() {
+        let errors = String::from_utf8_lossy(&output_of_cc.stderr);
+        return Err(io::Error::other(format!("`cc` failed on the power-cut library: {errors}")));
     }
     fs::rename(output, library)
 }

@@ -217,12 +217,12 @@ fn every_invariant_is_broken_by_some_bug() {
 // === the stories, for readers ===
 
 const PREFACE: &str = "\
-# What goes wrong without the laws
+# Failures that the laws prevent
 
-The explorer in `crates/testkit` tries every order in which requests, the network, crashes, time
-and an operator can meet at one key. Here are the shortest stories in which a mistake, planted on
-purpose, breaks what Semel promises. A lease is two ticks of time, retention is three; A and B are
-two requests with the same key. This page is generated:
+The explorer in `crates/testkit` tries every order of events at one key: requests, network faults,
+crashes, the passage of time, and an operator. For each bug that was planted on purpose, this page
+shows the shortest sequence that breaks a promise of Semel. A lease is two ticks of time, retention
+is three; A and B are two requests with the same key. This page is generated:
 `SEMEL_BLESS=1 cargo test -p semel-testkit --test explore`.
 ";
 
@@ -238,7 +238,7 @@ fn stories() -> String {
         let (mistake, promise) = (bug.sentence(), invariant.sentence());
         write!(
             page,
-            "\n## {mistake}\n\n{story}\nBroken where the route says `{on_unknown}`: *{promise}*\n"
+            "\n## {mistake}\n\n{story}\nBroken with `on_unknown = \"{on_unknown}\"`: *{promise}*\n"
         )
         .expect("a string takes everything");
     }
@@ -254,5 +254,5 @@ fn the_page_of_stories_is_fresh() {
         fs::write(&path, &stories).expect("the page is written");
     }
     let written = fs::read_to_string(&path).expect("the page is there");
-    assert!(written == stories, "docs/stories.md is not what the explorer tells: bless it again");
+    assert!(written == stories, "docs/stories.md is out of date: regenerate it with SEMEL_BLESS=1");
 }

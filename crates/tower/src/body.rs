@@ -39,7 +39,7 @@ pin_project! {
         // The tee is boxed, so that a body is not larger where it is not observed.
         Observed { #[pin] body: B, tee: Box<BodyTee> },
         Buffered { buffered: BufferedBody },
-        Streaming { streaming: StreamingBody },
+        Streaming { streaming: ChunkStream },
     }
 }
 
@@ -65,7 +65,7 @@ impl<B> Body<B> {
 
     /// `pending` completes when the operation is recorded; `None` if it already is.
     pub(crate) const fn streaming(chunks: ChunkReceiver, pending: Option<Pending>) -> Self {
-        let streaming = StreamingBody { chunks, pending, stage: StreamStage::Flowing };
+        let streaming = ChunkStream { chunks, pending, stage: StreamStage::Flowing };
         Self { kind: BodyInner::Streaming { streaming } }
     }
 }
@@ -127,7 +127,7 @@ impl<B> fmt::Debug for Body<B> {
 
 /// A body that is sent while the handler writes it.
 #[derive(Debug)]
-struct StreamingBody {
+struct ChunkStream {
     chunks: ChunkReceiver,
     pending: Option<Pending>,
     stage: StreamStage,
@@ -142,7 +142,7 @@ enum StreamStage {
     Broken,
 }
 
-impl StreamingBody {
+impl ChunkStream {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,

@@ -23,7 +23,7 @@ pub use self::certificate::ClientCertificateError;
 #[cfg(feature = "jwks-url")]
 pub use self::jwks::check_jwks_url;
 use self::{
-    all::CallerPart,
+    all::CallerComponent,
     authorization::AuthorizationCredential,
     credential::{CredentialKind, CredentialLocation},
     failure::CallerRefusal,
@@ -72,7 +72,7 @@ use crate::{host, refusal::RequestRefusal};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Callers {
-    rules: Vec<CallerRule>,
+    rules: Vec<CallerExtractor>,
     /// The headers that some rule reads as a credential.
     named: Vec<HeaderName>,
     /// The headers that the route reads for its key or its fingerprint: they are no credential,
@@ -124,7 +124,7 @@ impl error::Error for CallersError {}
 type FindCaller = dyn Fn(&Parts) -> Identification + Send + Sync;
 
 #[derive(Clone)]
-enum CallerRule {
+enum CallerExtractor {
     Authorization(Secret),
     Header {
         name: HeaderName,
@@ -149,7 +149,7 @@ enum CallerRule {
     Anonymous,
     Function(Arc<FindCaller>),
     /// Several rules combined.
-    All(Vec<CallerPart>),
+    All(Vec<CallerComponent>),
 }
 
 impl Callers {
@@ -161,7 +161,7 @@ impl Callers {
     /// [`Callers::from_fn`].
     #[must_use]
     pub fn authorization(secret: &Secret) -> Self {
-        Self::one(CallerRule::Authorization(secret.clone()), Some(header::AUTHORIZATION))
+        Self::one(CallerExtractor::Authorization(secret.clone()), Some(header::AUTHORIZATION))
     }
 
     /// The plain value of this header, such as a merchant number.
@@ -214,7 +214,7 @@ impl Callers {
             return Err(CallersError { name });
         }
         let prefix = format!("header:{name}:").into();
-        Ok(Self::one(CallerRule::Header { name: name.clone(), prefix, from }, Some(name)))
+        Ok(Self::one(CallerExtractor::Header { name: name.clone(), prefix, from }, Some(name)))
     }
 
     /// The name in the client certificate of the connection, which the server inserts into the
@@ -223,7 +223,7 @@ impl Callers {
     /// has no caller by this rule, and the next one is tried.
     #[must_use]
     pub fn client_certificate(field: CertificateField) -> Self {
-        Self::one(CallerRule::Certificate(field), None)
+        Self::one(CallerExtractor::Certificate(field), None)
     }
 
     /// The value of this header, hashed: a credential such as `X-Api-Key`.
@@ -232,7 +232,7 @@ impl Callers {
         let prefix = format!("credential:{name}:").into();
         let secret = secret.clone();
         Self::one(
-            CallerRule::AuthorizationCredential { name: name.clone(), prefix, secret },
+            CallerExtractor::AuthorizationCredential { name: name.clone(), prefix, secret },
             Some(name),
         )
     }
@@ -242,7 +242,7 @@ impl Callers {
     #[must_use]
     pub fn cookie(name: &str, secret: &Secret) -> Self {
         let prefix = format!("cookie:{name}:").into();
-        let rule = CallerRule::Cookie { name: name.into(), prefix, secret: secret.clone() };
+        let rule = CallerExtractor::Cookie { name: name.into(), prefix, secret: secret.clone() };
         Self::one(rule, Some(header::COOKIE))
     }
 
@@ -253,7 +253,7 @@ impl Callers {
     /// keys, [combine](Callers::and) it with their credential.
     #[must_use]
     pub fn host() -> Self {
-        Self::one(CallerRule::Host, None)
+        Self::one(CallerExtractor::Host, None)
     }
 
     /// One caller for all requests without a credential of any kind.
@@ -270,7 +270,7 @@ impl Callers {
     /// the request carries matters here.
     #[must_use]
     pub fn anonymous() -> Self {
-        Self::one(CallerRule::Anonymous, None)
+        Self::one(CallerExtractor::Anonymous, None)
     }
 
     /// The caller that this function returns, for example from an extension of an authentication
@@ -310,10 +310,10 @@ impl Callers {
                 Err(format!("the caller of the request cannot be identified: {error}").into())
             }
         };
-        Self::one(CallerRule::Function(Arc::new(find)), None)
+        Self::one(CallerExtractor::Function(Arc::new(find)), None)
     }
 
-    fn one(rule: CallerRule, named: Option<HeaderName>) -> Self {
+    fn one(rule: CallerExtractor, named: Option<HeaderName>) -> Self {
         let named = named.into_iter().collect();
         Self {
             rules: vec![rule],
@@ -371,7 +371,7 @@ impl Callers {
     /// Waits a short time for keys that are being fetched.
     #[cfg(feature = "jwt")]
     pub(crate) async fn keys_refreshed(&self) {
-        let verifiers: Vec<_> = self.rules.iter().flat_map(CallerRule::verifiers).collect();
+        let verifiers: Vec<_> = self.rules.iter().flat_map(CallerExtractor::verifiers).collect();
         for verifier in verifiers {
             verifier.keys().refreshed().await;
         }
@@ -391,12 +391,12 @@ impl Callers {
         if self.rules.iter().any(|rule| !rule.verifiers().is_empty()) {
             return jwt::token_missing();
         }
-        if self.rules.iter().any(CallerRule::may_be_anonymous)
+        if self.rules.iter().any(CallerExtractor::may_be_anonymous)
             && let Some(found) = self.credential(parts)
         {
             return not_anonymous(found).into();
         }
-        let expected: Vec<_> = self.rules.iter().filter_map(CallerRule::expects).collect();
+        let expected: Vec<_> = self.rules.iter().filter_map(CallerExtractor::expects).collect();
         if expected.is_empty() {
             return Problem::CallerUnidentified.detail().into();
         }
@@ -414,12 +414,12 @@ type Identification = Result<Option<Caller>, CallerRefusal>;
 
 /// The result of the first of these rules that finds anything.
 fn first(
-    rules: &[CallerRule],
+    rules: &[CallerExtractor],
     parts: &Parts,
     callers: &Callers,
 ) -> Result<Option<Identified>, CallerRefusal> {
     for rule in rules {
-        let found = if let CallerRule::All(joined) = rule {
+        let found = if let CallerExtractor::All(joined) = rule {
             all::identify(joined, parts, callers)?
         } else {
             let caller = rule.find(parts, callers)?;
@@ -432,7 +432,7 @@ fn first(
     Ok(None)
 }
 
-impl CallerRule {
+impl CallerExtractor {
     /// Whether only the caller can know what the rule reads. A function reads what the service
     /// itself has verified.
     const fn proves(&self) -> bool {
@@ -455,7 +455,7 @@ impl CallerRule {
     fn verifiers(&self) -> Vec<&JwtVerifier> {
         match self {
             Self::Jwt(verifier) => vec![verifier],
-            Self::All(parts) => parts.iter().flat_map(CallerPart::verifiers).collect(),
+            Self::All(parts) => parts.iter().flat_map(CallerComponent::verifiers).collect(),
             _ => Vec::new(),
         }
     }
@@ -463,7 +463,7 @@ impl CallerRule {
     fn may_be_anonymous(&self) -> bool {
         match self {
             Self::Anonymous => true,
-            Self::All(parts) => parts.iter().any(CallerPart::may_be_anonymous),
+            Self::All(parts) => parts.iter().any(CallerComponent::may_be_anonymous),
             Self::Authorization(_)
             | Self::Header { .. }
             | Self::AuthorizationCredential { .. }
@@ -556,7 +556,7 @@ impl CallerRule {
     }
 }
 
-impl fmt::Debug for CallerRule {
+impl fmt::Debug for CallerExtractor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Authorization(_) => f.write_str("Authorization"),

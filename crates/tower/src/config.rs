@@ -25,7 +25,7 @@ use crate::{
 
 /// The settings of one layer.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct LayerConfig {
     pub(crate) semel: Semel,
     pub(crate) scope: Scope,
     pub(crate) callers: Callers,
@@ -63,7 +63,7 @@ pub(crate) struct Config {
     pub(crate) since: HeaderValue,
 }
 
-impl Config {
+impl LayerConfig {
     pub(crate) fn new(semel: Semel, scope: Scope, callers: Callers) -> Self {
         let policy = Policy::default();
         Self {

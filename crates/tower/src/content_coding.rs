@@ -9,17 +9,15 @@ use semel::core::Problem;
 
 use crate::refusal::RequestRefusal;
 
-/// The maximum ratio of decoded to coded length. JSON of records that differ in a number or a time
-/// reaches 37 to 46 at gzip's best level; DEFLATE itself reaches 1,032, so that without a limit 1
-/// KiB would cost as much time as 1 MiB.
+/// Maximum ratio of decoded to coded length. JSON of similar records reaches 37 to 46 at the best
+/// level of gzip. DEFLATE can reach 1,032; without a limit, 1 KiB could cost as much time as 1 MiB.
 const RATIO_MAX: usize = 100;
 
-/// Up to this many bytes the ratio is not checked, because decoding them takes less than a
-/// millisecond.
+/// Decoded length up to which the ratio is not checked: decoding takes less than a millisecond.
 const RATIO_FREE_BYTES: usize = 64 * 1024;
 
-/// The maximum number of members of a gzip body. One is usual; `bgzip` makes one for each 64 KiB.
-/// An empty member has 20 bytes and costs microseconds, so that 1 MiB of them would cost 100 ms.
+/// Maximum number of members of a gzip body. One is usual; `bgzip` writes one for each 64 KiB. An
+/// empty member has 20 bytes and costs microseconds, so 1 MiB of them would cost 100 ms.
 const GZIP_MEMBERS_MAX: usize = 128;
 
 /// The content coding of a body.
@@ -33,7 +31,7 @@ pub(crate) enum ContentCoding {
 }
 
 impl ContentCoding {
-    /// The coding that a head declares.
+    /// The coding that the headers declare.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
         match (codings.next(), codings.next()) {
@@ -56,7 +54,7 @@ impl ContentCoding {
         }
     }
 
-    /// The most bytes that a body of `coded` bytes can have once it is decoded.
+    /// Maximum decoded length of a body of `coded` bytes.
     pub(crate) const fn decoded_bytes_max(self, coded: usize) -> usize {
         match self {
             Self::Identity | Self::Other => coded,
@@ -70,7 +68,7 @@ impl ContentCoding {
     /// Decodes a body, up to `max` bytes. `None` if it is not coded.
     pub(crate) fn decode(self, body: &[u8], max: usize) -> Result<Option<Vec<u8>>, RequestRefusal> {
         let mut output =
-            Output { bytes: Vec::new(), max, ratio: self.decoded_bytes_max(body.len()) };
+            DecodeOutput { bytes: Vec::new(), max, ratio: self.decoded_bytes_max(body.len()) };
         match self {
             _ if body.is_empty() => return Ok(None),
             Self::Identity | Self::Other => return Ok(None),
@@ -82,14 +80,14 @@ impl ContentCoding {
 }
 
 /// The decoded bytes, and their limits.
-struct Output {
+struct DecodeOutput {
     bytes: Vec<u8>,
     max: usize,
-    /// The limit that the ratio sets.
+    /// The limit by the ratio.
     ratio: usize,
 }
 
-impl Output {
+impl DecodeOutput {
     /// Reads a decoder to its end.
     fn fill(&mut self, decoder: &mut impl Read) -> Result<(), RequestRefusal> {
         let left = self.max.min(self.ratio).saturating_sub(self.bytes.len());
@@ -118,12 +116,11 @@ fn expands_too_much() -> RequestRefusal {
 }
 
 fn malformed(error: &io::Error) -> RequestRefusal {
-    let detail =
-        format!("the body is not what its Content-Encoding says: {error}; nothing was done");
+    let detail = format!("the body does not match its Content-Encoding: {error}; nothing was done");
     RequestRefusal::detailed(Problem::BodyMalformed, detail)
 }
 
-fn gunzip(mut body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
+fn gunzip(mut body: &[u8], output: &mut DecodeOutput) -> Result<(), RequestRefusal> {
     for _ in 0..GZIP_MEMBERS_MAX {
         let mut member = GzDecoder::new(body);
         output.fill(&mut member)?;
@@ -139,7 +136,7 @@ fn gunzip(mut body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
 }
 
 /// HTTP's `deflate` is the zlib format; some senders omit its header.
-fn inflate(body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
+fn inflate(body: &[u8], output: &mut DecodeOutput) -> Result<(), RequestRefusal> {
     let zlib = match body {
         [first, second, ..] => {
             first & 0x0F == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31)
@@ -155,9 +152,9 @@ fn inflate(body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
         output.fill(&mut decoder)?;
         decoder.into_inner()
     };
-    // It would be sent but not compared.
-    let follows = || malformed(&io::Error::other("something follows the coded data"));
-    if rest.is_empty() { Ok(()) } else { Err(follows()) }
+    // Trailing bytes would be forwarded without being compared.
+    let trailing = || malformed(&io::Error::other("there are bytes after the coded data"));
+    if rest.is_empty() { Ok(()) } else { Err(trailing()) }
 }
 
 #[cfg(test)]
@@ -199,7 +196,7 @@ mod tests {
             assert_eq!(problem, Problem::BodyTooLarge);
             assert!(detail.contains("100 times"), "{detail}");
         }
-        // The ratio of a short one does not matter.
+        // The ratio of a short body is not checked.
         let short = gzip(&zeros[..RATIO_FREE_BYTES]);
         assert!(short.len() < 100, "{}", short.len());
         let decoded = ContentCoding::Gzip.decode(&short, MIB).unwrap().unwrap();
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_differ_little_are_not_refused() {
+    fn json_of_similar_records_is_not_refused() {
         let record = |id: usize| {
             let time = format!("2026-11-18T00:{:02}:{:02}Z", id / 60 % 60, id % 60);
             format!(r#"{{"time":"{time}","level":"info","message":"served","status":200}},"#)
@@ -219,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_many_members_is_refused() {
+    fn a_gzip_body_with_too_many_members_is_refused() {
         let members = |count: usize| [gzip(b"").repeat(count - 1), gzip(b"{}")].concat();
         let decoded = ContentCoding::Gzip.decode(&members(GZIP_MEMBERS_MAX), MIB);
         assert_eq!(decoded.unwrap().unwrap(), b"{}");

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 
 use crate::{
     body::Body,
-    config::Config,
+    config::LayerConfig,
     header::{DEPRECATION, IDEMPOTENCY_OUTCOME},
 };
 
@@ -32,14 +32,14 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum FutureState<F, B, E> {
-        Passed { #[pin] future: F, warn: Option<Arc<Config>>, enclosed: bool },
+        Passed { #[pin] future: F, warn: Option<Arc<LayerConfig>>, enclosed: bool },
         GuardedFuture { future: GuardedFuture<B, E> },
     }
 }
 
 impl<F, B, E> ResponseFuture<F, B, E> {
     /// `enclosed` is whether an outer layer guards the request.
-    pub(crate) const fn passed(future: F, warn: Option<Arc<Config>>, enclosed: bool) -> Self {
+    pub(crate) const fn passed(future: F, warn: Option<Arc<LayerConfig>>, enclosed: bool) -> Self {
         Self { kind: FutureState::Passed { future, warn, enclosed } }
     }
 
@@ -69,7 +69,7 @@ where
 /// declared outcome is left for an outer layer, if there is one.
 pub(crate) fn passed<B>(
     mut response: Response<B>,
-    warn: Option<&Config>,
+    warn: Option<&LayerConfig>,
     enclosed: bool,
 ) -> Response<Body<B>> {
     let headers = response.headers_mut();

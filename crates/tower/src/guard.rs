@@ -26,7 +26,7 @@ use crate::{
     buffered_body::BufferedBody,
     caller::Identified,
     capture::{self, CaptureContext},
-    config::{self, Config},
+    config::{self, LayerConfig},
     future::passed,
     grpc,
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
@@ -46,7 +46,7 @@ use crate::{
 /// between are plain functions.
 #[derive(Debug)]
 pub(crate) struct RequestGuard<S> {
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<LayerConfig>,
     /// Ready, and called at most once.
     pub(crate) inner: S,
 }
@@ -211,7 +211,7 @@ impl<S> RequestGuard<S> {
 
 /// The caller of a request whose body is not read yet, unless the body proves it.
 fn early_caller(
-    config: &Config,
+    config: &LayerConfig,
     parts: &Parts,
     found: &KeyLookup,
 ) -> Option<Result<Identified, RequestRefusal>> {
@@ -220,7 +220,11 @@ fn early_caller(
 }
 
 /// Reads the body of a request. The number of concurrent reads is limited.
-async fn read<B>(config: &Config, parts: &Parts, body: B) -> Result<BufferedBody, RequestRefusal>
+async fn read<B>(
+    config: &LayerConfig,
+    parts: &Parts,
+    body: B,
+) -> Result<BufferedBody, RequestRefusal>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -301,7 +305,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for FrameCounter<'_, B> {
 
 /// Prepares a request whose body was read.
 fn prepare(
-    config: &Config,
+    config: &LayerConfig,
     parts: Parts,
     buffered: BufferedBody,
     found: KeyLookup,
@@ -319,7 +323,7 @@ fn prepare(
 /// As [`prepare`], on a thread that serves no connection. Meanwhile the request counts as an
 /// arriving one.
 async fn prepare_offloaded(
-    config: &Arc<Config>,
+    config: &Arc<LayerConfig>,
     parts: Parts,
     buffered: BufferedBody,
     found: KeyLookup,
@@ -333,14 +337,14 @@ async fn prepare_offloaded(
 }
 
 /// Verifies the signature of a request, if one is required.
-fn verify(config: &Config, headers: &HeaderMap, data: &[u8]) -> Result<(), RequestRefusal> {
+fn verify(config: &LayerConfig, headers: &HeaderMap, data: &[u8]) -> Result<(), RequestRefusal> {
     config.signature.as_ref().map_or(Ok(()), |signature| signature.check(headers, data))
 }
 
 /// All steps between the body and the engine: the signature, the key if it is in the body, the
 /// fingerprint. `None` if there is no key and none is required.
 pub(crate) fn guarded(
-    config: &Config,
+    config: &LayerConfig,
     parts: &Parts,
     data: &[u8],
     found: KeyLookup,
@@ -400,7 +404,7 @@ fn execute<S, ReqB, ResB>(
     mut inner: S,
     mut request: Request<Body<ReqB>>,
     lease: Lease,
-    (config, policy, grpc, memory): (Arc<Config>, Arc<Policy>, bool, Option<Reservation>),
+    (config, policy, grpc, memory): (Arc<LayerConfig>, Arc<Policy>, bool, Option<Reservation>),
     client: Weak<ResponseSlot>,
 ) -> impl Future<Output = ExecutionResult> + Send
 where
@@ -451,7 +455,7 @@ where
 /// Waits for the engine's reply and keeps the handler's answer until it is recorded. With `id`, the
 /// response carries the outcome of that record.
 async fn respond<B>(
-    config: &Config,
+    config: &LayerConfig,
     memory: Option<PeerMemory>,
     mut pending: Pending,
     slot: Arc<ResponseSlot>,

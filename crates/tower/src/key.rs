@@ -26,12 +26,12 @@ use crate::{header, refusal::RequestRefusal};
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyRule {
-    sources: Vec<KeySource>,
+    sources: Vec<KeyLocation>,
     requirement: KeyRequirement,
 }
 
 #[derive(Clone, Debug)]
-enum KeySource {
+enum KeyLocation {
     Header(HeaderName),
     /// One member of the body, or several combined.
     Json(Vec<Pointer>),
@@ -68,7 +68,7 @@ impl KeyRule {
     /// A key in this header. For gRPC, that is metadata.
     #[must_use]
     pub fn header(name: HeaderName) -> Self {
-        Self::one(KeySource::Header(name))
+        Self::one(KeyLocation::Header(name))
     }
 
     /// A key at this place of a JSON body, such as `/id` of a webhook: a string, a number, `true`
@@ -100,7 +100,7 @@ impl KeyRule {
     /// ```
     #[must_use]
     pub fn json_members(pointers: impl IntoIterator<Item = Pointer>) -> Self {
-        Self::one(KeySource::Json(pointers.into_iter().collect()))
+        Self::one(KeyLocation::Json(pointers.into_iter().collect()))
     }
 
     /// The `source` and the `id` of a CloudEvent combined: producers make the pair unique, not the
@@ -117,10 +117,10 @@ impl KeyRule {
     /// ```
     #[must_use]
     pub fn cloud_event() -> Self {
-        Self::one(KeySource::CloudEvent)
+        Self::one(KeyLocation::CloudEvent)
     }
 
-    fn one(source: KeySource) -> Self {
+    fn one(source: KeyLocation) -> Self {
         Self { sources: vec![source], requirement: KeyRequirement::Optional }
     }
 
@@ -161,10 +161,10 @@ impl KeyRule {
 
     /// The headers that may hold the key.
     pub(crate) fn headers(&self) -> Vec<HeaderName> {
-        let headers = |source: &KeySource| match source {
-            KeySource::Header(name) => vec![name.clone()],
-            KeySource::Json(_) => Vec::new(),
-            KeySource::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
+        let headers = |source: &KeyLocation| match source {
+            KeyLocation::Header(name) => vec![name.clone()],
+            KeyLocation::Json(_) => Vec::new(),
+            KeyLocation::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
         };
         self.sources.iter().flat_map(headers).collect()
     }
@@ -172,9 +172,9 @@ impl KeyRule {
     /// Whether every header that may hold the key is signed.
     pub(crate) fn is_signed(&self, signs: impl Fn(&HeaderName) -> bool) -> bool {
         self.sources.iter().all(|source| match source {
-            KeySource::Header(name) => signs(name),
-            KeySource::Json(_) => true,
-            KeySource::CloudEvent => false,
+            KeyLocation::Header(name) => signs(name),
+            KeyLocation::Json(_) => true,
+            KeyLocation::CloudEvent => false,
         })
     }
 
@@ -182,13 +182,13 @@ impl KeyRule {
     pub(crate) fn find_in_headers(&self, headers: &HeaderMap) -> Result<KeyLookup, RequestRefusal> {
         for (index, source) in self.sources.iter().enumerate() {
             match source {
-                KeySource::Json(_) => return Ok(KeyLookup::InBody(index)),
-                KeySource::Header(name) => {
+                KeyLocation::Json(_) => return Ok(KeyLookup::InBody(index)),
+                KeyLocation::Header(name) => {
                     if let Some(key) = in_header(headers, name)? {
                         return Ok(KeyLookup::Key(key));
                     }
                 }
-                KeySource::CloudEvent => match cloud_event::mode(headers)? {
+                KeyLocation::CloudEvent => match cloud_event::mode(headers)? {
                     Some(EventMode::Binary(key)) => return Ok(KeyLookup::Key(key)),
                     Some(EventMode::Structured) => return Ok(KeyLookup::InBody(index)),
                     None => {}
@@ -208,9 +208,9 @@ impl KeyRule {
     ) -> Result<Option<RequestKey>, RequestRefusal> {
         for source in self.sources.iter().skip(from) {
             let (key, from_body) = match source {
-                KeySource::Header(name) => (in_header(headers, name)?, false),
-                KeySource::Json(pointers) => (json::key(kind, body, pointers)?, true),
-                KeySource::CloudEvent => match cloud_event::mode(headers)? {
+                KeyLocation::Header(name) => (in_header(headers, name)?, false),
+                KeyLocation::Json(pointers) => (json::key(kind, body, pointers)?, true),
+                KeyLocation::CloudEvent => match cloud_event::mode(headers)? {
                     Some(EventMode::Binary(key)) => (Some(key), false),
                     Some(EventMode::Structured) => (Some(cloud_event::in_body(body)?), true),
                     None => (None, false),

@@ -15,7 +15,7 @@ use tower_layer::Layer;
 use crate::{
     Callers, CaptureSource, DeadlineRule, INBOX_RETENTION, Idempotency, KeyRule, RecordContent,
     Signature,
-    config::{Config, deprecation},
+    config::{LayerConfig, deprecation},
 };
 
 /// Applies [`Idempotency`] to a service.
@@ -40,14 +40,14 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct IdempotencyLayer {
-    config: Arc<Config>,
+    config: Arc<LayerConfig>,
 }
 
 impl IdempotencyLayer {
     /// Guards a family of operations. Callers have no default: without a rule one customer could
     /// get the answer of another.
     pub fn new(semel: &Semel, scope: Scope, callers: Callers) -> Self {
-        Self { config: Arc::new(Config::new(semel.clone(), scope, callers)) }
+        Self { config: Arc::new(LayerConfig::new(semel.clone(), scope, callers)) }
     }
 
     /// Guards the receiver of signed webhooks: each event runs once, and a redelivery gets the
@@ -189,13 +189,13 @@ impl IdempotencyLayer {
     /// Excludes the host from the [fingerprint](IdempotencyLayer::fingerprint) set so far, for a
     /// service that is reached under several names.
     pub fn ignore_host(self) -> Self {
-        self.with(Config::ignore_host)
+        self.with(LayerConfig::ignore_host)
     }
 
     /// Takes the host of a request from `X-Forwarded-Host`, or else from `Forwarded`, if present.
     /// Use it only behind a proxy that sets them itself.
     pub fn forwarded_host(self) -> Self {
-        self.with(Config::set_forwarded_host)
+        self.with(LayerConfig::set_forwarded_host)
     }
 
     /// The [description](crate::Subject::about) of this layer's records, instead of method, host
@@ -310,7 +310,7 @@ impl IdempotencyLayer {
         self.with(|config| config.observe = true)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
     }

@@ -48,10 +48,10 @@ const FREED_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct MemoryBudget(Arc<Budget>);
+pub struct MemoryBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Budget {
+struct BudgetState {
     bytes_max: usize,
     parts: [AtomicUsize; 2],
     peers: Mutex<HashMap<IpAddr, Weak<PeerUsage>>>,
@@ -65,7 +65,7 @@ pub struct PeerMemory(Arc<PeerUsage>);
 
 #[derive(Debug)]
 struct PeerUsage {
-    budget: Arc<Budget>,
+    budget: Arc<BudgetState>,
     address: IpAddr,
     parts: [AtomicUsize; 2],
     /// Notified when bytes of a request are given back.
@@ -95,7 +95,7 @@ impl MemoryBudget {
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let (parts, peers, answers_freed) = Default::default();
-        Self(Arc::new(Budget { bytes_max, parts, peers, answers_freed }))
+        Self(Arc::new(BudgetState { bytes_max, parts, peers, answers_freed }))
     }
 
     /// How many bytes are in use.
@@ -127,7 +127,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Budget {
+impl BudgetState {
     fn peer(self: &Arc<Self>, address: IpAddr) -> PeerMemory {
         let address = network(address);
         let mut peers = self.peers();

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::{
     body::Body,
     caller::Identified,
-    config::Config,
+    config::LayerConfig,
     grpc,
     guard::{self, GuardedRequest},
     key::{KeyLookup, KeyRequirement},
@@ -31,7 +31,7 @@ use crate::{
 /// Observes a request on its way to the service. Also returns the tee for the answer; `None` if the
 /// layer would have refused or passed the request.
 pub(crate) fn observe_request<B>(
-    config: &Arc<Config>,
+    config: &Arc<LayerConfig>,
     request: Request<B>,
 ) -> (Request<Body<B>>, Option<ResponseTee>)
 where
@@ -84,7 +84,7 @@ where
 
 /// The task that reports what would have been done with one request.
 struct ObservedRequest {
-    config: Arc<Config>,
+    config: Arc<LayerConfig>,
     /// The part of the head that a fingerprint needs.
     parts: Parts,
     found: KeyLookup,
@@ -94,7 +94,7 @@ struct ObservedRequest {
 
 impl ObservedRequest {
     /// All checks that the layer makes before it reads the body, in the same order.
-    fn admit<B>(config: &Arc<Config>, parts: &Parts, body: &B) -> Result<Self, ObservedOutcome>
+    fn admit<B>(config: &Arc<LayerConfig>, parts: &Parts, body: &B) -> Result<Self, ObservedOutcome>
     where
         B: http_body::Body,
     {
@@ -134,7 +134,7 @@ impl ObservedRequest {
     ) {
         let Self { config, parts, found, caller, admission } = self;
         let would = match body_rx.await {
-            Err(_) => ObservedOutcome::Unseen,
+            Err(_) => ObservedOutcome::Unread,
             Ok(ObservedBody::Refused(problem)) => ObservedOutcome::Refuse(problem),
             Ok(ObservedBody::Complete(data)) => {
                 match evaluate(&config, &parts, &data, found, caller).await {
@@ -159,7 +159,7 @@ impl ObservedRequest {
 
 /// What the layer would have done with a request whose body was read.
 async fn evaluate(
-    config: &Arc<Config>,
+    config: &Arc<LayerConfig>,
     parts: &Parts,
     data: &Bytes,
     found: KeyLookup,

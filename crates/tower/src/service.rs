@@ -15,7 +15,7 @@ use tower_service::Service;
 use crate::{
     BoxError,
     body::Body,
-    config::Config,
+    config::LayerConfig,
     future::ResponseFuture,
     grpc::is_grpc_request,
     guard::RequestGuard,
@@ -32,11 +32,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Idempotency<S> {
     inner: S,
-    config: Arc<Config>,
+    config: Arc<LayerConfig>,
 }
 
 impl<S> Idempotency<S> {
-    pub(crate) const fn new(inner: S, config: Arc<Config>) -> Self {
+    pub(crate) const fn new(inner: S, config: Arc<LayerConfig>) -> Self {
         Self { inner, config }
     }
 

@@ -1,4 +1,4 @@
-//! Recognises the problem of another Semel in the answer of the service.
+//! Recognizes the problem of another Semel in the answer of the service.
 //!
 //! A Semel behind this layer names the problem of a refusal in `Idempotency-Problem`, and most
 //! problems mean that nothing was done. The header alone proves nothing: a service that calls
@@ -12,37 +12,37 @@ use semel::core::{Problem, Verdict};
 
 use crate::{buffered_body::BufferedBody, grpc, header::IDEMPOTENCY_PROBLEM};
 
-/// The largest body that is read as a problem document. Those of Semel have about one kilobyte.
+/// Maximum size of a problem document. Those of Semel have about one kilobyte.
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 
-/// A problem that the head of an answer declares. The body has to confirm it.
+/// A problem that the headers of an answer declare. The body must confirm it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StatedProblem {
+pub(crate) struct DeclaredProblem {
     problem: Problem,
-    grpc: bool,
+    is_grpc: bool,
 }
 
-impl StatedProblem {
-    /// The problem that a head declares consistently.
+impl DeclaredProblem {
+    /// The problem that the headers declare, if they agree with each other.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
         let mut lines = parts.headers.get_all(IDEMPOTENCY_PROBLEM).iter();
         let (Some(slug), None) = (lines.next(), lines.next()) else { return None };
         let slug = slug.to_str().ok()?;
         if grpc::has_grpc_type(&parts.headers) {
             let code = grpc::status(&parts.headers)?;
-            let is_it =
+            let is_declared =
                 |problem: &&Problem| problem.slug() == slug && grpc::code(**problem) == code;
-            let problem = *Problem::ALL.iter().find(is_it)?;
-            return (parts.status == StatusCode::OK).then_some(Self { problem, grpc: true });
+            let problem = *Problem::ALL.iter().find(is_declared)?;
+            return (parts.status == StatusCode::OK).then_some(Self { problem, is_grpc: true });
         }
         let problem = Problem::from_slug(slug, parts.status.as_u16())?;
-        is_problem_document(&parts.headers).then_some(Self { problem, grpc: false })
+        is_problem_document(&parts.headers).then_some(Self { problem, is_grpc: false })
     }
 
-    /// The verdict on the answer, if its body agrees with its head.
+    /// The verdict on the answer, if its body agrees with its headers.
     pub(crate) fn verdict(self, buffered: &BufferedBody) -> Option<Verdict> {
         let data = buffered.data();
-        let agrees = if self.grpc {
+        let agrees = if self.is_grpc {
             data.is_empty() && buffered.trailers().is_none()
         } else {
             data.len() <= DOCUMENT_BYTES_MAX && self.problem.is_type_of(data)
@@ -79,11 +79,11 @@ mod tests {
 
     fn verdict(parts: &Parts, body: &[u8]) -> Option<Verdict> {
         let buffered = BufferedBody::new(Bytes::copy_from_slice(body), None);
-        StatedProblem::of(parts)?.verdict(&buffered)
+        DeclaredProblem::of(parts)?.verdict(&buffered)
     }
 
     #[tokio::test]
-    async fn what_a_layer_sends_is_recognized_by_a_layer_in_front() {
+    async fn every_problem_of_a_layer_is_recognized_by_a_layer_in_front() {
         for problem in Problem::ALL {
             for grpc in [false, true] {
                 let (parts, body) = sent(*problem, grpc).await;
@@ -127,9 +127,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn for_grpc_it_counts_only_on_trailers_only_with_the_code() {
+    async fn a_grpc_problem_needs_a_trailers_only_answer_with_its_code() {
         let (parts, _) = sent(Problem::InProgress, true).await;
-        let stated = StatedProblem::of(&parts).unwrap();
+        let stated = DeclaredProblem::of(&parts).unwrap();
         let data = BufferedBody::new(Bytes::from_static(b"\0\0\0\0\0"), None);
         assert_eq!(stated.verdict(&data), None);
         let trailers = BufferedBody::new(Bytes::new(), Some(HeaderMap::new()));
@@ -137,15 +137,15 @@ mod tests {
         for code in ["0", "9", "what"] {
             let mut other = parts.clone();
             other.headers.insert("grpc-status", HeaderValue::from_static(code));
-            assert_eq!(StatedProblem::of(&other), None, "{code}");
+            assert_eq!(DeclaredProblem::of(&other), None, "{code}");
         }
         let mut other = parts;
         other.headers.remove("grpc-status");
-        assert_eq!(StatedProblem::of(&other), None);
+        assert_eq!(DeclaredProblem::of(&other), None);
     }
 
     #[tokio::test]
-    async fn parameters_of_the_media_type_do_not_matter() {
+    async fn parameters_of_the_media_type_are_ignored() {
         let (mut parts, body) = sent(Problem::StoreUnavailable, false).await;
         let value = HeaderValue::from_static("Application/Problem+JSON; charset=utf-8");
         parts.headers.insert(header::CONTENT_TYPE, value);

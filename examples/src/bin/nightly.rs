@@ -45,7 +45,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         [] => {
             let report = job.run(&bills).await?;
             print!("{report}");
-            if report.for_a_person().next().is_some() {
+            if report.unresolved().next().is_some() {
                 println!("Look at the bank's statement, then: nightly FOLDER MONTH settle ...");
             }
             Ok(if report.is_settled() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -30,8 +30,8 @@ pub enum BankError {
     #[error("the bank cannot be reached")]
     Unreachable,
     /// It was sent, and its outcome is unknown.
-    #[error("the line went dead")]
-    LineDead(#[source] io::Error),
+    #[error("the connection was lost")]
+    Disconnected(#[source] io::Error),
 }
 
 /// A bank that writes each charge into a file, as a line of a statement.
@@ -58,7 +58,7 @@ impl Bank for ToyBank {
         sleep(self.takes / 2).await;
         let file = OpenOptions::new().create(true).append(true).open(&self.statement);
         file.and_then(|mut file| writeln!(file, "{} {}", bill.customer, bill.cents))
-            .map_err(BankError::LineDead)?;
+            .map_err(BankError::Disconnected)?;
         sleep(self.takes / 2).await;
         Ok(())
     }

@@ -1,33 +1,33 @@
-//! What the job has to say when it is done.
+//! The report of a run of the job.
 
 use std::fmt;
 
 use super::{Bill, Invoice};
 
-/// What became of everyone.
+/// The outcomes of all bills.
 #[derive(Debug)]
 pub struct Report {
     /// One line for each bill.
     pub lines: Vec<Line>,
 }
 
-/// What became of one bill.
+/// The outcome of one bill.
 #[derive(Debug)]
 pub struct Line {
     /// The bill.
     pub bill: Bill,
-    /// What became of it.
-    pub fate: Fate,
+    /// Its outcome.
+    pub outcome: BillOutcome,
 }
 
-/// What can become of a bill.
+/// The outcome of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum BillOutcome {
     /// The customer was charged by this run.
     Billed(Invoice),
     /// The customer was charged by an earlier run.
     BilledBefore(Invoice),
-    /// The bank declined, finally.
+    /// The bank declined the charge; the decision is final.
     Declined(String),
     /// Nothing happened; start the job again.
     Later(String),
@@ -38,21 +38,26 @@ pub enum Fate {
 }
 
 impl Report {
-    /// The bills that a person must look at.
-    pub fn for_a_person(&self) -> impl Iterator<Item = &Line> {
-        self.lines.iter().filter(|line| matches!(line.fate, Fate::Unknown(_) | Fate::Changed))
+    /// The bills that an operator must check.
+    pub fn unresolved(&self) -> impl Iterator<Item = &Line> {
+        self.lines
+            .iter()
+            .filter(|line| matches!(line.outcome, BillOutcome::Unknown(_) | BillOutcome::Changed))
     }
 
-    /// Whether everyone is charged or declined, so that no other run is needed.
+    /// Whether every customer is charged or declined, so that no further run is needed.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.lines.iter().all(|line| {
-            matches!(line.fate, Fate::Billed(_) | Fate::BilledBefore(_) | Fate::Declined(_))
+            matches!(
+                line.outcome,
+                BillOutcome::Billed(_) | BillOutcome::BilledBefore(_) | BillOutcome::Declined(_)
+            )
         })
     }
 }
 
-impl fmt::Display for Fate {
+impl fmt::Display for BillOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Billed(invoice) => write!(f, "billed, invoice {}", invoice.number),
@@ -66,13 +71,13 @@ impl fmt::Display for Fate {
 }
 
 impl fmt::Display for Report {
-    /// A table, and below it what is left for a person.
+    /// Prints a table, and below it the bills that an operator must check.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amount = |bill: &Bill| format!("{}.{:02}", bill.cents / 100, bill.cents % 100);
         let rows: Vec<[String; 4]> = [["customer", "month", "amount", "outcome"].map(String::from)]
             .into_iter()
-            .chain(self.lines.iter().map(|Line { bill, fate }| {
-                [bill.customer.clone(), bill.month.clone(), amount(bill), fate.to_string()]
+            .chain(self.lines.iter().map(|Line { bill, outcome }| {
+                [bill.customer.clone(), bill.month.clone(), amount(bill), outcome.to_string()]
             }))
             .collect();
         let width = |cell: fn(&[String; 4]) -> &String| {
@@ -80,14 +85,14 @@ impl fmt::Display for Report {
         };
         let (first, second, third) =
             (width(|row| &row[0]), width(|row| &row[1]), width(|row| &row[2]));
-        for [customer, month, amount, fate] in &rows {
-            writeln!(f, "{customer:<first$}  {month:<second$}  {amount:>third$}  {fate}")?;
+        for [customer, month, amount, outcome] in &rows {
+            writeln!(f, "{customer:<first$}  {month:<second$}  {amount:>third$}  {outcome}")?;
         }
-        for (index, Line { bill, fate }) in self.for_a_person().enumerate() {
+        for (index, Line { bill, outcome }) in self.unresolved().enumerate() {
             if index == 0 {
-                writeln!(f, "\nA person must look at these before the job is started again:")?;
+                writeln!(f, "\nCheck these bills before the next run:")?;
             }
-            writeln!(f, "- {} for {}: {fate}", bill.customer, bill.month)?;
+            writeln!(f, "- {} for {}: {outcome}", bill.customer, bill.month)?;
         }
         Ok(())
     }

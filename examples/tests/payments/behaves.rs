@@ -1,11 +1,11 @@
-//! The behaviour of the service while it is not killed.
+//! The behaviour of the service without kills.
 
-use crate::{Place, client::pay, support::Service};
+use crate::{TestDatabase, client::pay, support::Service};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_is_replayed_a_refusal_too_and_its_order_is_gone() {
-    for place in [Place::postgres(), Place::sqlite()] {
-        let service = Service::start(&mut place.payments(&[]));
+async fn a_payment_and_a_refusal_are_replayed_and_the_refused_order_is_rolled_back() {
+    for database in [TestDatabase::postgres(), TestDatabase::sqlite()] {
+        let service = Service::start(&mut database.payments(&[]));
         let first = pay(service.address, "k1", 4900).await.unwrap();
         assert_eq!((first.status, first.replayed), (201, false));
         assert_eq!(first.body, r#"{"order":1,"cents":4900}"#);
@@ -18,10 +18,10 @@ async fn a_payment_is_replayed_a_refusal_too_and_its_order_is_gone() {
         let again = pay(service.address, "k2", 2_000_000).await.unwrap();
         assert_eq!((again.status, again.replayed, again.body), (402, true, declined.body));
 
-        let orders = place.texts("SELECT CAST(cents AS text) FROM orders").await;
-        assert_eq!(orders, ["4900"], "what the refused one wrote is rolled back");
-        assert_eq!(place.ledger().await.into_iter().collect::<Vec<_>>(), [("k1".to_owned(), 1)]);
-        service.ask_to_stop();
-        assert!(service.ends_well());
+        let orders = database.texts("SELECT CAST(cents AS text) FROM orders").await;
+        assert_eq!(orders, ["4900"], "the order of the refused payment is rolled back");
+        assert_eq!(database.ledger().await.into_iter().collect::<Vec<_>>(), [("k1".to_owned(), 1)]);
+        service.terminate();
+        assert!(service.wait_for_success());
     }
 }

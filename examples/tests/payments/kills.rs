@@ -1,4 +1,4 @@
-//! A service that is killed again and again while clients pay and retry.
+//! Kills a service repeatedly while clients pay and retry.
 
 use std::{
     collections::BTreeMap,
@@ -26,23 +26,23 @@ use crate::{
 
 const CLIENTS: usize = 16;
 
-/// A payment that has no answer by now never gets one.
+/// Timeout of a payment.
 const PAYMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn kills() -> u32 {
     if env::var_os("SEMEL_TORTURE").is_some() { 200 } else { 12 }
 }
 
-/// What clients saw.
+/// The number of kills and the answers that clients received.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct KillReport {
     pub(crate) kills: u32,
     /// The answer to each key that got 201.
     pub(crate) paid: BTreeMap<String, Answer>,
 }
 
-/// Starts a service, lets clients pay, and kills it as often as the edition says.
-pub(crate) async fn kill_again_and_again(command: impl Fn() -> Command) -> Seen {
+/// Starts a service, lets clients pay, and kills it repeatedly.
+pub(crate) async fn kill_repeatedly(command: impl Fn() -> Command) -> KillReport {
     let start = |mut command: Command| spawn_blocking(move || Service::start(&mut command));
     let mut service = start(command()).await.unwrap();
     let (address_tx, address) = watch::channel(service.address);
@@ -53,16 +53,16 @@ pub(crate) async fn kill_again_and_again(command: impl Fn() -> Command) -> Seen 
     }
     let kills = kills();
     for kill in 0..kills {
-        // From the very beginning of a process to well into its work.
+        // Between the start of the process and well into its work.
         sleep(Duration::from_millis(u64::from(20 + kill * 37 % 180))).await;
-        // Dropped, it is killed by SIGKILL.
+        // A drop kills the service with SIGKILL.
         drop(service);
         service = start(command()).await.unwrap();
         address_tx.send_replace(service.address);
     }
     stop.store(true, Ordering::Relaxed);
     let paid = clients.join_all().await.into_iter().flatten().collect();
-    Seen { kills, paid }
+    KillReport { kills, paid }
 }
 
 /// Pays one key after the other, each until it gets 201; from two places at once,
@@ -99,9 +99,9 @@ async fn until_paid(key: &str, address: &watch::Receiver<SocketAddr>) -> Answer 
     }
 }
 
-impl Seen {
+impl KillReport {
     /// Every answer that was given is given again.
-    pub(crate) async fn is_replayed(&self, command: impl Fn() -> Command) {
+    pub(crate) async fn assert_replayed(&self, command: impl Fn() -> Command) {
         let mut command = command();
         let service = spawn_blocking(move || Service::start(&mut command)).await.unwrap();
         for (key, first) in &self.paid {

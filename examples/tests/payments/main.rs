@@ -1,7 +1,7 @@
-//! Payments that are killed with `kill -9` again and again: the ledger has each key once, and every
-//! answer that was given is given again.
+//! Payments while the service is killed repeatedly with `kill -9`: the ledger has each key once,
+//! and every acknowledged answer is replayed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
-#![allow(clippy::print_stdout, reason = "how much was killed is not judged")]
+#![allow(clippy::print_stdout, reason = "the number of kills is information, not an assertion")]
 
 mod behaves;
 mod client;
@@ -11,19 +11,19 @@ mod support;
 
 use std::{collections::BTreeMap, process::Command};
 
-use kills::{Seen, kill_again_and_again};
+use kills::{KillReport, kill_repeatedly};
 use rusqlite::Connection;
 use semel_testkit::servers;
 use tempfile::TempDir;
 use tokio_postgres::{Config, NoTls};
 
-/// A database of a test's own.
-enum Place {
+/// The database of one test.
+enum TestDatabase {
     Postgres(String),
     Sqlite(TempDir),
 }
 
-impl Place {
+impl TestDatabase {
     fn postgres() -> Self {
         let server = servers::postgres();
         Self::Postgres(server.url(&server.fresh_database()))
@@ -58,7 +58,7 @@ impl Place {
         }
     }
 
-    /// How often each key is in the ledger.
+    /// Number of ledger entries for each key.
     async fn ledger(&self) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         for key in self.texts("SELECT key FROM ledger").await {
@@ -74,30 +74,35 @@ impl Place {
     }
 }
 
-/// What the kills left of a database.
-fn judge(ledger: &BTreeMap<String, u32>, seen: &Seen) {
+/// Asserts that each key was paid once and that no acknowledged payment is missing.
+fn assert_paid_once(ledger: &BTreeMap<String, u32>, report: &KillReport) {
     let twice: Vec<_> = ledger.iter().filter(|(_, count)| **count != 1).collect();
     assert!(twice.is_empty(), "paid more than once: {twice:?}");
-    for key in seen.paid.keys() {
+    for key in report.paid.keys() {
         assert!(ledger.contains_key(key), "{key} was acknowledged and is not in the ledger");
     }
-    println!("{} kills, {} keys paid, each once", seen.kills, seen.paid.len());
+    println!("{} kills, {} keys paid, each once", report.kills, report.paid.len());
 }
 
-async fn pays_once(place: Place) {
-    let seen = kill_again_and_again(|| place.payments(&[])).await;
-    judge(&place.ledger().await, &seen);
-    seen.is_replayed(|| place.payments(&[])).await;
+async fn kills_pay_each_key_once(database: TestDatabase) {
+    let report = kill_repeatedly(|| database.payments(&[])).await;
+    assert_paid_once(&database.ledger().await, &report);
+    report.assert_replayed(|| database.payments(&[])).await;
 }
 
-/// The same with one transaction switched off: if it showed no damage, the other tests would prove
-/// nothing. A dozen kills may all miss the moment between a payment and its record; sixty do not.
-async fn pays_twice(place: impl Fn() -> Place) {
+/// The same with payment and record in separate transactions. It proves that the other tests can
+/// fail: some key must be paid twice. A dozen kills may all miss the window between the payment and
+/// its record; sixty do not.
+async fn kills_pay_a_key_twice(database: impl Fn() -> TestDatabase) {
     for _ in 0..5 {
-        let place = place();
-        let seen = kill_again_and_again(|| place.payments(&["separate"])).await;
-        let twice = place.ledger().await.values().filter(|count| **count > 1).count();
-        println!("{} kills, {twice} of {} keys paid more than once", seen.kills, seen.paid.len());
+        let database = database();
+        let report = kill_repeatedly(|| database.payments(&["separate"])).await;
+        let twice = database.ledger().await.values().filter(|count| **count > 1).count();
+        println!(
+            "{} kills, {twice} of {} keys paid more than once",
+            report.kills,
+            report.paid.len()
+        );
         if twice > 0 {
             return;
         }
@@ -107,20 +112,20 @@ async fn pays_twice(place: impl Fn() -> Place) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn torture_by_kills_pays_each_key_once_on_postgresql() {
-    pays_once(Place::postgres()).await;
+    kills_pay_each_key_once(TestDatabase::postgres()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn torture_by_kills_pays_each_key_once_on_sqlite() {
-    pays_once(Place::sqlite()).await;
+    kills_pay_each_key_once(TestDatabase::sqlite()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_kills_pay_twice_on_postgresql_where_the_record_is_separate() {
-    pays_twice(Place::postgres).await;
+    kills_pay_a_key_twice(TestDatabase::postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_kills_pay_twice_on_sqlite_where_the_record_is_separate() {
-    pays_twice(Place::sqlite).await;
+    kills_pay_a_key_twice(TestDatabase::sqlite).await;
 }

@@ -1,4 +1,4 @@
-//! A built example, started as a reader would start it.
+//! Starts a built example as a process.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -14,7 +14,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts it, and waits until it says where it serves.
+    /// Starts the service and waits until it prints its address.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -23,14 +23,14 @@ impl Service {
         Self { child, address }
     }
 
-    /// Asks it to stop, as whatever runs services does.
-    pub(crate) fn ask_to_stop(&self) {
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) {
         let process = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "TERM", &process]).status().unwrap().success());
     }
 
-    /// Waits for its end, and tells whether it was a good one.
-    pub(crate) fn ends_well(mut self) -> bool {
+    /// Waits for its exit; returns whether it was successful.
+    pub(crate) fn wait_for_success(mut self) -> bool {
         self.child.wait().unwrap().success()
     }
 }

@@ -5,7 +5,7 @@
 use super::tree::{Finding, Tree, is_under, numbered};
 
 /// Each refused word, and what to write instead.
-const WORDS: [(&str, &str); 10] = [
+const WORDS: [(&str, &str); 21] = [
     (concat!("to", "ld"), "name who sends what: gets, receives, learns, returns"),
     (concat!("no", "body"), "name the missing subject: no client, no reader, unused"),
     (concat!("who", "ever"), "name the subject: the client, a waiter, the owner"),
@@ -16,6 +16,17 @@ const WORDS: [(&str, &str); 10] = [
     (concat!("err", "and"), "write request, task or context"),
     (concat!("pati", "ence"), "write timeout, and of what"),
     (concat!("le", "st"), "write so that … not"),
+    (concat!("err", "ands"), "write requests or tasks"),
+    (concat!("fa", "te"), "write outcome or result"),
+    (concat!("mo", "od"), "write behaviour or condition"),
+    (concat!("unst", "eady"), "write flaky"),
+    (concat!("sel", "dom"), "write throttled, or how often"),
+    (concat!("stra", "nger"), "write another process, or an unauthenticated client"),
+    (concat!("stra", "ngers"), "write other processes, or unauthenticated clients"),
+    (concat!("appe", "tite"), "write budget"),
+    (concat!("nu", "dge"), "write wake or notify"),
+    (concat!("rou", "se"), "write wake"),
+    (concat!("bel", "ief"), "write cache lifetime or recheck interval"),
 ];
 
 /// History, measured runs, generated lists of hashes, licences and random inputs.

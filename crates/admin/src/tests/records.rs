@@ -100,7 +100,7 @@ async fn many_records_must_be_named_each_with_its_fence_and_not_too_many() {
 
 #[tokio::test]
 async fn a_partial_result_is_returned_when_the_store_fails() {
-    let store = Unsteady::new(MemoryStore::new());
+    let store = FlakyStore::new(MemoryStore::new());
     let api = TestApi::on(store.clone(), Some(TOKEN)).await;
     let mut records = Vec::new();
     for key in ["a", "b"] {
@@ -121,12 +121,12 @@ async fn a_partial_result_is_returned_when_the_store_fails() {
         let who = "zoe".to_owned();
         actions::resolve_many(&store, &audit, request(records), who, None, after_first).await
     };
-    let done = resolve(&records, Weather::Away).await.unwrap();
+    let done = resolve(&records, StoreCondition::Unavailable).await.unwrap();
     assert_eq!((done.processed, done.applied), (1, 1));
-    let refused = resolve(&records[1..], Weather::Away).await;
+    let refused = resolve(&records[1..], StoreCondition::Unavailable).await;
     assert!(matches!(refused, Err(actions::ActionError::Store(_))), "{refused:?}");
-    store.set_all(Weather::Fair);
-    assert_eq!(resolve(&records[1..], Weather::Fair).await.unwrap().applied, 1);
+    store.set_all(StoreCondition::Available);
+    assert_eq!(resolve(&records[1..], StoreCondition::Available).await.unwrap().applied, 1);
 }
 
 #[tokio::test]

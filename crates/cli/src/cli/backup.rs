@@ -80,7 +80,7 @@ async fn of_file(path: PathBuf, file: PathBuf) -> anyhow::Result<(u64, Option<St
     let copying = move || {
         let mut shown = ProgressLine::new();
         semel_sqlite::backup(&path, &file, |at| {
-            shown.say(&format!("{} of {} MiB", at.bytes_done >> 20, at.bytes_total >> 20));
+            shown.show(&format!("{} of {} MiB", at.bytes_done >> 20, at.bytes_total >> 20));
         })
     };
     let made = tokio::task::spawn_blocking(copying).await?;

@@ -21,7 +21,7 @@ pub(super) struct Args {
     named: KeyArgs,
     #[command(flatten)]
     place: TargetArgs,
-    /// Why, for the audit log
+    /// Reason for the audit log
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     why: String,
     #[command(flatten)]

@@ -52,19 +52,19 @@ pub(super) struct Args {
     file: PathBuf,
     #[command(flatten)]
     names: ColumnArgs,
-    /// What stands between columns: a character, or comma, semicolon or tab. By default what the
-    /// first line has most of
+    /// Column separator: a character, or comma, semicolon or tab. Default: the most frequent one in
+    /// the first line
     #[arg(long, value_name = "CHARACTER", value_parser = Separator::parse)]
     separator: Option<Separator>,
-    /// What stands before the decimals of amounts, . or , for a file in which 1.234 or 1,234 could
-    /// be either. By default what each amount shows, and what could be either is not read
+    /// Decimal separator of amounts, . or , for a file with ambiguous amounts such as 1.234.
+    /// Default: detected for each amount; a row with an ambiguous amount is not read
     #[arg(long, value_name = "CHARACTER", value_parser = Decimal::parse)]
     decimal: Option<Decimal>,
-    /// How long after an order an equal one is a likely duplicate, such as 30s or 10m
+    /// Maximum time between an order and a likely duplicate, such as 30s or 10m
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = semel_config::duration)]
     within: Duration,
-    /// How many groups to show; 0 shows all. By default 20, and with --json all. Totals are always
-    /// over all
+    /// Maximum number of groups to show; 0 shows all. Default: 20, or all with --json. Totals
+    /// always include all groups
     #[arg(long)]
     limit: Option<usize>,
     /// Print JSON
@@ -129,7 +129,7 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
         }
         rows = rows.saturating_add(1);
         if rows.is_multiple_of(PROGRESS_EVERY_ROWS) {
-            progress.say(&format!("{rows} rows"));
+            progress.show(&format!("{rows} rows"));
         }
     }
     drop(progress);

@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// Only records in flight whose lease has expired
     #[arg(long)]
     lapsed: bool,
-    /// How many to list; 0 lists all. By default 50, and with --json all
+    /// Maximum number of records to list; 0 lists all. Default: 50, or all with --json
     #[arg(long)]
     limit: Option<usize>,
     /// Continue an earlier listing; takes the value that it printed
@@ -87,7 +87,7 @@ async fn list(args: Args) -> Result<ExitCode, CommandError> {
             };
             output.line(&widths.line(line, output))?;
         }
-        progress.say(&format!("examined {} records", table::number(examined)));
+        progress.show(&format!("examined {} records", table::number(examined)));
         after = page.next;
         if after.is_none() || (is_bounded && examined >= EXAMINED_MAX) {
             break;
@@ -114,7 +114,7 @@ fn last_line(found: bool, examined: u64, next: Option<&str>) -> Option<String> {
     let more = |next| format!("continue with --after {next}, or list all with --limit 0");
     match (found, next) {
         (true, None) => None,
-        (false, None) => Some("no such records".to_owned()),
+        (false, None) => Some("no record matches".to_owned()),
         (true, Some(next)) => {
             Some(format!("examined {looked} records, there may be more: {}", more(next)))
         }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_listing_that_ends_early_says_where_to_go_on() {
         assert_eq!(last_line(true, 3, None), None);
-        assert_eq!(last_line(false, 0, None).unwrap(), "no such records");
+        assert_eq!(last_line(false, 0, None).unwrap(), "no record matches");
         assert_eq!(
             last_line(true, 5000, Some("17")).unwrap(),
             "examined 5,000 records, there may be more: continue with --after 17, or list all with \

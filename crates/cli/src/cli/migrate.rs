@@ -31,8 +31,8 @@ pub(super) struct Args {
     /// Prepare a store that was restored from a backup: raise its fences and its epoch
     #[arg(long, conflicts_with = "new_store")]
     after_restore: bool,
-    /// Why, for the audit log
-    #[arg(long, value_name = "TEXT", default_value = "asked for")]
+    /// Reason for the audit log
+    #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
     #[command(flatten)]
     operator: Operator,

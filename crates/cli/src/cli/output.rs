@@ -13,7 +13,7 @@ use semel_telemetry::{escape, is_colourful};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
     pub(super) json: bool,
-    /// How many columns the terminal has; `None` if there is no terminal.
+    /// Number of columns of the terminal; `None` if there is no terminal.
     pub(super) width: Option<usize>,
     colour: bool,
 }
@@ -112,7 +112,7 @@ impl ProgressLine {
         Self { shown: false, began: tokio::time::Instant::now() }
     }
 
-    pub(super) fn say(&mut self, text: &str) {
+    pub(super) fn show(&mut self, text: &str) {
         if self.began.elapsed() >= PROGRESS_AFTER && io::stderr().is_terminal() {
             self.shown = true;
             // A failure to show progress is ignored.

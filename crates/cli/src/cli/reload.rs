@@ -14,14 +14,14 @@ use semel_telemetry::escape;
 /// Arguments of `semel reload`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The server's API listener; the operator token comes from `SEMEL_OPERATOR_TOKEN`
+    /// URL of the server's API listener; the operator token comes from `SEMEL_OPERATOR_TOKEN`
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8081")]
     server: String,
-    /// Why, for the audit log
-    #[arg(long, value_name = "TEXT", default_value = "asked for")]
+    /// Reason for the audit log
+    #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
-    /// Apply it although routes have changed so that keys that have run may run again; this is
-    /// written to the audit log
+    /// Apply a configuration that loses records: keys that have run may run again. The audit log
+    /// records this approval
     #[arg(long)]
     accept_identity_change: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ async fn reload(args: Args) -> Result<ExitCode, CommandError> {
     if output.json {
         output.json(&done)?;
     } else {
-        let changed = done.detail.as_deref().unwrap_or("the configuration is applied");
+        let changed = done.detail.as_deref().unwrap_or("the configuration was applied");
         output.line(&escape::lines(changed))?;
     }
     Ok(ExitCode::SUCCESS)

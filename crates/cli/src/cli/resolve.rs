@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// The answer's body, from a file
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// Why, for the audit log
+    /// Reason for the audit log
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     why: String,
     #[command(flatten)]
@@ -94,7 +94,7 @@ async fn resolve(args: Args) -> Result<ExitCode, CommandError> {
     }
     let words = AuditNote { why: args.why, who: args.operator.name() };
     let Some(key) = args.key else {
-        let outcome = resolve_many::ResolveOutcome { to, answer, words };
+        let outcome = resolve_many::ResolveOutcome { to, answer, note: words };
         let consent = resolve_many::Confirmation { dry_run: args.dry_run, yes: args.yes };
         return resolve_many::run(&args.place, args.matching.filter(), outcome, consent).await;
     };
@@ -109,7 +109,7 @@ async fn resolve(args: Args) -> Result<ExitCode, CommandError> {
         return Err(CommandError::Stale(stale));
     }
     let follows = match &answer {
-        Some(answer) => format!("every retry gets this answer from now on: {}", shown(answer)),
+        Some(answer) => format!("every retry gets this answer from now on: {}", describe(answer)),
         None => "the next retry will run it again: if it did happen, it happens twice".to_owned(),
     };
     let follows = format!("{} becomes {}; {follows}.", escape::line(&line.key), to.as_str());
@@ -143,7 +143,7 @@ fn answer(args: &Args, status: u16) -> anyhow::Result<AnswerInput> {
 }
 
 /// An answer in a few words.
-pub(super) fn shown(answer: &AnswerInput) -> String {
+pub(super) fn describe(answer: &AnswerInput) -> String {
     let headers = match answer.headers.len() {
         0 => String::new(),
         1 => ", 1 header".to_owned(),

@@ -20,34 +20,36 @@ use semel_admin::{
 };
 use semel_telemetry::escape;
 
-/// How many records one command resolves at most.
+/// Maximum number of records that one command resolves.
 const RECORDS_MAX: usize = 10_000;
 
-/// How many examples and groups a preview shows, and how many changed records a summary names.
+/// Maximum number of examples in a preview, and of changed records in a summary.
 const EXAMPLES_MAX: usize = 5;
+
+/// Maximum number of groups in a preview.
 const GROUPS_MAX: usize = 20;
 
-/// The outcome of the records, with the author and the reason.
+/// The new state of the records, with the author and the reason.
 pub(super) struct ResolveOutcome {
     pub(super) to: ResolvedState,
     pub(super) answer: Option<AnswerInput>,
-    pub(super) words: AuditNote,
+    pub(super) note: AuditNote,
 }
 
-/// Whether to act, and whether to confirm first.
+/// Options of the confirmation prompt.
 #[derive(Clone, Copy)]
 pub(super) struct Confirmation {
     pub(super) dry_run: bool,
     pub(super) yes: bool,
 }
 
-/// What is about to be resolved.
+/// The records that a command would resolve.
 #[derive(Serialize)]
 struct Preview<'a> {
     matched: usize,
     /// Whether more records match than one command resolves.
     more: bool,
-    /// How many records the store looked at.
+    /// Number of records that the store examined.
     examined: u64,
     groups: Vec<PreviewGroup>,
     examples: &'a [LineView],
@@ -59,12 +61,12 @@ struct PreviewGroup {
     count: usize,
     scope: String,
     reason: String,
-    /// When the oldest and the newest of them were claimed.
+    /// Claim times of the oldest and the newest record.
     oldest: String,
     newest: String,
 }
 
-/// What was done.
+/// The result of a command.
 #[derive(Serialize)]
 struct ResolveSummary {
     matched: usize,
@@ -73,14 +75,14 @@ struct ResolveSummary {
 }
 
 pub(super) async fn run(
-    place: &TargetArgs,
+    target_args: &TargetArgs,
     filter: RecordFilter,
     outcome: ResolveOutcome,
     consent: Confirmation,
 ) -> Result<ExitCode, CommandError> {
     let filter = RecordFilter { state: Some(StateName::Held), ..filter };
     let filter = filter.checked().map_err(|wrong| anyhow!(wrong))?;
-    let (target, output) = (place.open().await?, place.output());
+    let (target, output) = (target_args.open().await?, target_args.output());
     let found = find(&target, &filter).await?;
     if found.records.is_empty() {
         return Err(CommandError::Absent);
@@ -95,20 +97,22 @@ pub(super) async fn run(
         return Ok(ExitCode::SUCCESS);
     }
     let matched = found.records.len();
-    output.confirm(&follows(matched, &outcome), consent.yes)?;
-    let ResolveOutcome { to, answer, words: AuditNote { why, who } } = outcome;
-    let records = found.records.into_iter().map(seen).collect();
+    output.confirm(&confirmation_prompt(matched, &outcome), consent.yes)?;
+    let ResolveOutcome { to, answer, note: AuditNote { why, who } } = outcome;
+    let records = found.records.into_iter().map(seen_record).collect();
     let request = ResolveManyRequest { records, to, answer, why, who };
     let done = {
         let mut progress = ProgressLine::new();
         let all = table::number(count(matched));
-        let say = |done: usize| progress.say(&format!("{} of {all}", table::number(count(done))));
-        target.resolve_many(request, say).await
+        let report = |done: usize| {
+            progress.show(&format!("{} of {all}", table::number(count(done))));
+        };
+        target.resolve_many(request, report).await
     };
     target.print_audit_path();
     match done {
-        Ok(done) => summary(output, to, &ResolveSummary { matched, done }),
-        Err((done, failure)) => Err(cut_short(&ResolveSummary { matched, done }, failure)),
+        Ok(done) => print_summary(output, to, &ResolveSummary { matched, done }),
+        Err((done, failure)) => Err(interrupted(&ResolveSummary { matched, done }, failure)),
     }
 }
 
@@ -126,8 +130,8 @@ async fn find(target: &Target, filter: &RecordFilter) -> Result<FilteredRecords,
         let page = target.list(filter, after.as_deref(), PAGE_MAX).await?;
         found.examined = found.examined.saturating_add(page.examined);
         found.records.extend(page.records);
-        let (number, looked) = (found.records.len(), table::number(found.examined));
-        progress.say(&format!("examined {looked} records, {number} match"));
+        let (number, examined) = (found.records.len(), table::number(found.examined));
+        progress.show(&format!("examined {examined} records, {number} match"));
         after = page.next;
         if after.is_none() || number > RECORDS_MAX {
             break;
@@ -172,8 +176,8 @@ fn groups(records: &[LineView]) -> Vec<PreviewGroup> {
     groups
 }
 
-/// What `--reason` would take to find records of this group: the text where it is one of a few, and
-/// the label where the text holds a number of bytes, a duration or free text.
+/// The value of `--reason` that finds the records of this group: the whole text if it has few
+/// variants, or the label if the text contains a number of bytes, a duration or free text.
 fn reason(line: &LineView) -> &str {
     match (line.reason_label.as_deref(), line.reason.as_deref()) {
         (Some("answered" | "grpc-status" | "declared") | None, Some(text)) => text,
@@ -227,28 +231,28 @@ impl PreviewGroup {
     }
 }
 
-/// What a person agrees to.
-fn follows(matched: usize, outcome: &ResolveOutcome) -> String {
+/// The question that the operator confirms.
+fn confirmation_prompt(matched: usize, outcome: &ResolveOutcome) -> String {
     let (number, to) = (table::number(count(matched)), outcome.to.as_str());
-    let follows = match &outcome.answer {
+    let effect = match &outcome.answer {
         Some(answer) => {
-            let answer = resolve::shown(answer);
+            let answer = resolve::describe(answer);
             format!("every retry of each of them gets this answer from now on: {answer}")
         }
         None => {
             "the next retry of each of them runs it again: what did happen happens TWICE".to_owned()
         }
     };
-    format!("{number} records become {to}; {follows}.")
+    format!("{number} records become {to}; {effect}.")
 }
 
-fn seen(line: LineView) -> SeenRecord {
+fn seen_record(line: LineView) -> SeenRecord {
     let LineView { scope, caller, key, fence, .. } = line;
     SeenRecord { scope, caller, key, fence }
 }
 
 /// Prints the result. Changed records are not a failure, but set the exit code for scripts.
-fn summary(
+fn print_summary(
     output: Output,
     to: ResolvedState,
     summary: &ResolveSummary,
@@ -265,7 +269,7 @@ fn summary(
     output.line(&format!("done: {} records became {}", table::number(*applied), to.as_str()))?;
     if !stale.is_empty() {
         let number = table::number(count(stale.len()));
-        output.line(&format!("{number} had changed since the preview and were left alone:"))?;
+        output.line(&format!("not modified, because they changed after the preview: {number}"))?;
         for name in stale.iter().take(EXAMPLES_MAX) {
             let [key, scope] = [&name.key, &name.scope].map(|text| escape::line(text));
             output.line(&format!("  {key} of {} in {scope}", table::caller(&name.caller)))?;
@@ -278,18 +282,19 @@ fn summary(
     Ok(code)
 }
 
-/// A failure after a part was done.
-fn cut_short(summary: &ResolveSummary, failure: CommandError) -> CommandError {
+/// Adds the progress to a failure in the middle of a command.
+fn interrupted(summary: &ResolveSummary, failure: CommandError) -> CommandError {
     let ManyView { processed, applied, stale } = &summary.done;
     let left = summary.matched.saturating_sub(*processed);
-    let so_far = format!(
-        "{} records were resolved, {} had changed, {} are left; run the command again for the rest",
+    let progress = format!(
+        "{} records were resolved, {} had changed, {} are left; run the command again to resolve \
+         the rest",
         table::number(*applied),
         table::number(count(stale.len())),
         table::number(count(left)),
     );
     match failure {
-        CommandError::Other(error) => CommandError::Other(error.context(so_far)),
+        CommandError::Other(error) => CommandError::Other(error.context(progress)),
         CommandError::Absent | CommandError::Stale(_) => failure,
     }
 }

@@ -14,8 +14,8 @@ use semel_admin::requests::AuditNote;
 pub(super) struct Args {
     #[command(flatten)]
     place: TargetArgs,
-    /// Why, for the audit log
-    #[arg(long, value_name = "TEXT", default_value = "asked for")]
+    /// Reason for the audit log
+    #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
     #[command(flatten)]
     operator: Operator,
@@ -36,7 +36,7 @@ async fn sweep(args: Args) -> Result<ExitCode, CommandError> {
     let request = AuditNote { why: args.why, who: args.operator.name() };
     let swept = {
         let mut progress = ProgressLine::new();
-        target.sweep(request, |deleted| progress.say(&format!("{deleted} deleted"))).await?
+        target.sweep(request, |deleted| progress.show(&format!("{deleted} deleted"))).await?
     };
     if output.json {
         output.json(&swept)?;

@@ -14,7 +14,7 @@ pub(super) struct Paid {
     pub(super) order: &'static DemoOrder,
     /// The result of each attempt.
     pub(super) attempts: Vec<AttemptResult>,
-    /// What the ledger says.
+    /// The entries of the ledger.
     pub(super) charges: Vec<Charge>,
 }
 
@@ -41,7 +41,7 @@ impl Paid {
         self.attempts.last()?.answer()
     }
 
-    /// What was taken beyond the price.
+    /// The amount charged beyond the price.
     pub(super) fn excess(&self) -> Cents {
         let taken: u64 = self.charges.iter().map(|charge| charge.amount.0).sum();
         Cents(taken.saturating_sub(self.order.price.0))

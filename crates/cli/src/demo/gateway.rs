@@ -1,5 +1,5 @@
-//! The server in front of the payment API, as `semel serve` starts it, with its store in a folder
-//! that is gone afterwards.
+//! The gateway of the demo, started as `semel serve` starts it, with its store in a temporary
+//! folder.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,14 +18,14 @@ pub(super) struct DemoGateway {
     /// The address of the operator API.
     pub(super) api: Option<SocketAddr>,
     server: Server,
-    // After the server, so that the store is closed before its folder goes.
+    // Dropped after the server, so that the store is closed before its folder is removed.
     folder: TempDir,
 }
 
 impl DemoGateway {
-    /// Starts one on this port of this machine, 0 for a free one.
+    /// Starts a gateway on this port of localhost; 0 selects a free port.
     pub(super) async fn open(shop: SocketAddr, port: u16) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir().context("cannot make a folder for the store")?;
+        let folder = tempfile::tempdir().context("cannot create a folder for the store")?;
         let overrides = Overrides {
             upstream: Some(format!("http://{shop}")),
             caller: vec!["anonymous".to_owned()],
@@ -39,12 +39,12 @@ impl DemoGateway {
         let load = move || Config::load(None, &overrides, &env).map_err(|error| error.to_string());
         let config = load().map_err(anyhow::Error::msg)?;
         let server = crate::app::start(config, Arc::new(load), None).await?;
-        let address = *server.gateway.addresses().first().context("it listens nowhere")?;
+        let address = *server.gateway.addresses().first().context("the gateway has no listener")?;
         let api = server.api.as_ref().map(|api| api.address);
         Ok(Self { address, api, server, folder })
     }
 
-    /// Stops it, and removes its store.
+    /// Stops the gateway and removes its store.
     pub(super) async fn close(self) -> anyhow::Result<()> {
         self.server.stop(SHUTDOWN_TIMEOUT).await;
         self.folder.close().context("cannot remove the folder of the store")

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One customer who means to pay once.
+/// The order of one customer, to be paid once.
 #[derive(Debug)]
 pub(super) struct DemoOrder {
     pub(super) customer: &'static str,
@@ -10,15 +10,15 @@ pub(super) struct DemoOrder {
     pub(super) fault: ScriptedFault,
 }
 
-/// What goes wrong with the first attempt to pay. The second one meets no fault.
+/// Fault of the first payment attempt. The second attempt succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScriptedFault {
     None,
-    /// The card is charged, and the answer is lost on its way to the client.
+    /// The card is charged, but the client never receives the answer.
     AnswerLost,
-    /// The card network takes longer than the client waits.
+    /// The card network takes longer than the client's timeout.
     CardSlow,
-    /// The card network charges, and its answer never reaches the payment API.
+    /// The card network charges, but the payment API never receives its answer.
     CardLost,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum ScriptedFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cents(pub(super) u64);
 
-/// The script. It is the same in both acts.
+/// The orders of the demo: the same with and without Semel.
 pub(super) const ORDERS: [DemoOrder; 5] = [
     DemoOrder { customer: "ann", price: Cents(19_99), fault: ScriptedFault::None },
     DemoOrder { customer: "ben", price: Cents(24_50), fault: ScriptedFault::AnswerLost },
@@ -35,16 +35,16 @@ pub(super) const ORDERS: [DemoOrder; 5] = [
     DemoOrder { customer: "eve", price: Cents(35_20), fault: ScriptedFault::CardLost },
 ];
 
-/// The one whose answer is lost and whose retry is shown.
+/// The order whose answer is lost and whose retry is printed.
 pub(super) const BEN: &DemoOrder = &ORDERS[1];
 
 impl DemoOrder {
-    /// What names this payment, in every attempt.
+    /// The idempotency key, the same in every attempt.
     pub(super) fn key(&self) -> String {
         format!("order-{}", self.customer)
     }
 
-    /// What goes wrong for a customer, if the script knows them.
+    /// The fault of a customer's order; `None` for an unknown customer.
     pub(super) fn fault_of(customer: &str) -> ScriptedFault {
         let order = ORDERS.iter().find(|order| order.customer == customer);
         order.map_or(ScriptedFault::None, |order| order.fault)

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    entry::{GuardedRoute, RouteEntry, RouteIdentity, fingerprint},
+    entry::{GuardedRoute, RememberedRoute, RouteIdentity, fingerprint},
     mode_word,
     samples::{Sample, samples},
 };
@@ -17,9 +17,9 @@ pub(crate) struct RouteChange {
     was_scope: String,
     /// The pattern that takes them now, if any guards them.
     now: Option<String>,
-    /// What differs, in words.
+    /// Description of the difference.
     differences: Vec<String>,
-    /// Whether it is the scope alone.
+    /// Whether only the scope differs.
     only_scope: bool,
     /// One of the requests.
     sample: String,
@@ -36,8 +36,8 @@ pub(super) struct Comparison {
 
 /// Compares routes with what is remembered: each sample of a pattern, old or new, is matched with
 /// both, and must be known by the same scope, caller and key.
-pub(super) fn compare(old: &[RouteEntry], routes: &[Route]) -> Comparison {
-    let patterns: Vec<Option<Match>> = old.iter().map(RouteEntry::matches).collect();
+pub(super) fn compare(old: &[RememberedRoute], routes: &[Route]) -> Comparison {
+    let patterns: Vec<Option<Match>> = old.iter().map(RememberedRoute::matches).collect();
     let takes = |matches: &Match, Sample { method, host, path }: &Sample| {
         matches.takes(method, host.as_deref(), path)
     };
@@ -73,7 +73,7 @@ pub(super) fn compare(old: &[RouteEntry], routes: &[Route]) -> Comparison {
 
 impl Comparison {
     /// Checks requests that `entry` took and that `route` takes now.
-    fn check(&mut self, entry: &RouteEntry, route: Option<&Route>, sample: &Sample) {
+    fn check(&mut self, entry: &RememberedRoute, route: Option<&Route>, sample: &Sample) {
         let Some(old) = &entry.guard else { return };
         let guard = route.and_then(|route| route.guard.as_ref());
         let differences = match guard {
@@ -111,7 +111,7 @@ impl Comparison {
 
     fn compare_fingerprints(
         &mut self,
-        entry: &RouteEntry,
+        entry: &RememberedRoute,
         old: &GuardedRoute,
         guard: &semel_config::Guard,
     ) {
@@ -144,7 +144,7 @@ fn differences(old: &RouteIdentity, new: &RouteIdentity) -> Vec<String> {
 }
 
 impl RouteChange {
-    /// What to do about it.
+    /// Advice for the operator.
     pub(super) fn advice(&self) -> String {
         let (pattern, scope) = (&self.was, &self.was_scope);
         match &self.now {

@@ -25,12 +25,12 @@ pub(super) type Seconds = u64;
 
 /// One route as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(super) struct RouteEntry {
-    /// What it matched; the methods are part of it.
+pub(super) struct RememberedRoute {
+    /// Its match pattern, methods included.
     pub(super) pattern: String,
     /// Its place among the routes.
     pub(super) order: usize,
-    /// How it guarded; `None` if it let its requests pass.
+    /// Its guard settings; `None` if it was unguarded.
     pub(super) guard: Option<GuardedRoute>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct GuardedRoute {
     pub(super) identity: RouteIdentity,
     pub(super) fingerprint: RouteRule,
     pub(super) mode: String,
-    /// Whether it ever guarded with this identity, and did not only observe.
+    /// Whether it ever was in guard mode with this identity.
     pub(super) guarded: bool,
     /// Since when it has this identity.
     pub(super) since: Seconds,
@@ -113,8 +113,9 @@ pub(super) fn fingerprint(guard: &Guard) -> RouteRule {
     RouteRule::new(&guard.fingerprint_text())
 }
 
-impl RouteEntry {
-    /// What is remembered of a route from now on. `before` is what its requests met until now.
+impl RememberedRoute {
+    /// The next remembered state of a route. `before` is the route that matched its requests so
+    /// far.
     pub(super) fn next(order: usize, route: &Route, before: Option<&Self>, now: Seconds) -> Self {
         let before = before.and_then(|entry| entry.guard.as_ref());
         let guard = route.guard.as_ref().map(|guard| GuardedRoute::next(guard, before, now));
@@ -125,7 +126,7 @@ impl RouteEntry {
         Match::parse(&self.pattern).ok()
     }
 
-    /// Where else the keys of the route are looked up, and until when.
+    /// The former scopes in which keys are also looked up, each with its end.
     pub(super) fn former_scopes(&self, guard: &Guard, now: Seconds) -> Vec<(Scope, SystemTime)> {
         let Some(entry) = &self.guard else { return Vec::new() };
         let mut scopes = Vec::new();
@@ -231,12 +232,13 @@ fn former(
 }
 
 /// What a store remembers, in the order of the routes. What cannot be read is left out.
-pub(super) fn read(stored: &[(Box<str>, Bytes)]) -> Vec<RouteEntry> {
+pub(super) fn read(stored: &[(Box<str>, Bytes)]) -> Vec<RememberedRoute> {
     let read = |(name, value): &(Box<str>, Bytes)| {
         let entry = serde_json::from_slice(value);
         entry.map_err(|error| tracing::warn!(%name, %error, "a remembered route is unreadable"))
     };
-    let mut entries: Vec<RouteEntry> = stored.iter().filter_map(|entry| read(entry).ok()).collect();
+    let mut entries: Vec<RememberedRoute> =
+        stored.iter().filter_map(|entry| read(entry).ok()).collect();
     entries.sort_by_key(|entry| entry.order);
     entries
 }

@@ -11,12 +11,12 @@ use tokio::{net::TcpStream, time::timeout};
 
 use super::TEST_TIMEOUT;
 
-pub(crate) type Sent = Request<Full<Bytes>>;
+pub(crate) type ClientRequest = Request<Full<Bytes>>;
 
 pub(crate) const ORDER: &str = r#"{"amount":100,"to":"zoe"}"#;
 
 /// `POST /charges` with a key and this JSON.
-pub(crate) fn charge(key: &str, body: &str) -> Sent {
+pub(crate) fn charge(key: &str, body: &str) -> ClientRequest {
     Request::post("/charges")
         .header("idempotency-key", key)
         .header("content-type", "application/json")
@@ -24,12 +24,12 @@ pub(crate) fn charge(key: &str, body: &str) -> Sent {
         .unwrap()
 }
 
-pub(crate) fn get(path: &str) -> Sent {
+pub(crate) fn get(path: &str) -> ClientRequest {
     Request::get(path).body(Full::default()).unwrap()
 }
 
 /// A request to the listener for operators, which is asked as what it is: this machine.
-pub(crate) fn local(path: &str) -> Sent {
+pub(crate) fn local(path: &str) -> ClientRequest {
     Request::get(path).header("host", "localhost").body(Full::default()).unwrap()
 }
 
@@ -72,14 +72,14 @@ impl Answer {
     }
 
     #[track_caller]
-    pub(crate) fn is_problem(&self, status: u16, slug: &str) {
-        let said = (self.status.as_u16(), self.slug());
-        assert_eq!(said, (status, slug.to_owned()), "{self:?}");
+    pub(crate) fn assert_problem(&self, status: u16, slug: &str) {
+        let output = (self.status.as_u16(), self.slug());
+        assert_eq!(output, (status, slug.to_owned()), "{self:?}");
     }
 
     /// Whether this is a replay of that answer: the same status, bytes and kept headers.
     #[track_caller]
-    pub(crate) fn replays(&self, first: &Self) {
+    pub(crate) fn assert_replay_of(&self, first: &Self) {
         assert!(self.is_replayed(), "{self:?}");
         assert_eq!((self.status, &self.body), (first.status, &first.body));
         for name in ["content-type", "content-length", "location", "etag"] {
@@ -108,11 +108,11 @@ impl Client {
     }
 
     /// Sends a request and reads the answer to its end.
-    pub(crate) async fn send(&mut self, request: Sent) -> Answer {
+    pub(crate) async fn send(&mut self, request: ClientRequest) -> Answer {
         self.try_send(request).await.expect("an answer")
     }
 
-    pub(crate) async fn try_send(&mut self, mut request: Sent) -> hyper::Result<Answer> {
+    pub(crate) async fn try_send(&mut self, mut request: ClientRequest) -> hyper::Result<Answer> {
         let host = HeaderName::from_static("host");
         request.headers_mut().entry(host).or_insert(HeaderValue::from_static("shop.example"));
         let whole = async {
@@ -125,6 +125,6 @@ impl Client {
 }
 
 /// Sends a request on a connection of its own.
-pub(crate) async fn send(address: SocketAddr, request: Sent) -> Answer {
+pub(crate) async fn send(address: SocketAddr, request: ClientRequest) -> Answer {
     Client::connect(address).await.send(request).await
 }

@@ -14,7 +14,7 @@ use semel::core::{ListQuery, StateName, Store, Summary};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{Answer, Client, Occupied, Records, Sent, TEST_TIMEOUT, Upstream, send};
+use super::{Answer, Client, ClientRequest, Records, TEST_TIMEOUT, Upstream, WriteBlock, send};
 
 /// What a gateway is to be like. Its folder, and so its store, is shared by all that are started
 /// from it.
@@ -35,11 +35,11 @@ impl Setup {
     /// In front of an upstream, guarding every POST and PATCH, for callers with a credential and
     /// without.
     pub(crate) fn new(upstream: &str) -> Self {
-        Self::on(Records::fresh(), upstream)
+        Self::on_store(Records::fresh(), upstream)
     }
 
     /// The same on a store that may have been used.
-    pub(crate) fn on(records: Records, upstream: &str) -> Self {
+    pub(crate) fn on_store(records: Records, upstream: &str) -> Self {
         let mut arguments = records.arguments();
         arguments.push("--config=semel.toml".to_owned());
         Self {
@@ -56,13 +56,13 @@ impl Setup {
     }
 
     /// The same without a file, by arguments only.
-    pub(crate) fn typed(upstream: &str) -> Self {
-        Self::typed_on(Records::fresh(), upstream)
+    pub(crate) fn without_config_file(upstream: &str) -> Self {
+        Self::without_config_file_on(Records::fresh(), upstream)
     }
 
     /// The same on a store that may have been used.
-    pub(crate) fn typed_on(records: Records, upstream: &str) -> Self {
-        let mut setup = Self::on(records, upstream);
+    pub(crate) fn without_config_file_on(records: Records, upstream: &str) -> Self {
+        let mut setup = Self::on_store(records, upstream);
         let typed = ["--upstream", upstream, "--listen", "127.0.0.1:0"].map(str::to_owned);
         setup.arguments = setup.records.arguments();
         setup.arguments.extend(typed);
@@ -70,7 +70,7 @@ impl Setup {
     }
 
     /// The same in front of another upstream.
-    pub(crate) fn towards(&self, upstream: &Upstream) -> Self {
+    pub(crate) fn with_upstream(&self, upstream: &Upstream) -> Self {
         Self { upstream: upstream.url(), ..self.clone() }
     }
 
@@ -123,8 +123,8 @@ impl Setup {
     }
 
     /// Keeps every process from writing to the store, until what it returns is dropped.
-    pub(crate) async fn occupy(&self) -> Occupied {
-        self.records.occupy(&self.database()).await
+    pub(crate) async fn block_writes(&self) -> WriteBlock {
+        self.records.block_writes(&self.database()).await
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -162,9 +162,9 @@ impl Setup {
     pub(crate) async fn start(&self) -> Gateway {
         let gateway = self.spawn();
         let end = Instant::now() + TEST_TIMEOUT;
-        while gateway.said_address("listening on http").is_none() {
-            assert!(Instant::now() < end, "it does not listen: {:?}", gateway.said());
-            assert!(gateway.exited().is_none(), "it has ended: {:?}", gateway.said());
+        while gateway.logged_address("listening on http").is_none() {
+            assert!(Instant::now() < end, "it does not listen: {:?}", gateway.log_lines());
+            assert!(gateway.exit_status().is_none(), "it has ended: {:?}", gateway.log_lines());
             sleep(Duration::from_millis(5)).await;
         }
         gateway
@@ -185,15 +185,15 @@ impl Setup {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let listener = Arc::clone(&said);
+        let listener = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 listener.lock().unwrap().push(line);
             }
         });
-        Gateway { setup: self.clone(), child: Mutex::new(child), said }
+        Gateway { setup: self.clone(), child: Mutex::new(child), log }
     }
 }
 
@@ -201,33 +201,33 @@ impl Setup {
 pub(crate) struct Gateway {
     pub(crate) setup: Setup,
     child: Mutex<Child>,
-    said: Arc<Mutex<Vec<String>>>,
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Gateway {
     /// Starts one in front of an upstream with nothing but defaults.
-    pub(crate) async fn before(upstream: &str) -> Self {
+    pub(crate) async fn in_front_of(upstream: &str) -> Self {
         Setup::new(upstream).start().await
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.said_address("listening on http").expect("it listens")
+        self.logged_address("listening on http").expect("it listens")
     }
 
     /// Where operators reach it. It says so after where it listens, and that may be on its way.
     pub(crate) fn api(&self) -> SocketAddr {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
-            if let Some(address) = self.said_address("api on http") {
+            if let Some(address) = self.logged_address("api on http") {
                 return address;
             }
-            assert!(Instant::now() < end, "it has no API: {:?}", self.said());
+            assert!(Instant::now() < end, "it has no API: {:?}", self.log_lines());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn said_address(&self, before: &str) -> Option<SocketAddr> {
-        self.said().iter().find_map(|line| {
+    fn logged_address(&self, before: &str) -> Option<SocketAddr> {
+        self.log_lines().iter().find_map(|line| {
             let (_, after) = line.split_once(before)?;
             let (_, after) = after.split_once("://")?;
             after.split([' ', '/', ',']).next()?.parse().ok()
@@ -235,15 +235,15 @@ impl Gateway {
     }
 
     /// The lines that it has written to its standard error so far.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.said.lock().unwrap().clone()
+    pub(crate) fn log_lines(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     /// Waits until it has said something.
-    pub(crate) async fn says(&self, text: &str) {
+    pub(crate) async fn wait_for_log(&self, text: &str) {
         let end = Instant::now() + TEST_TIMEOUT;
-        while !self.said().iter().any(|line| line.contains(text)) {
-            assert!(Instant::now() < end, "it never said {text:?}: {:#?}", self.said());
+        while !self.log_lines().iter().any(|line| line.contains(text)) {
+            assert!(Instant::now() < end, "no log line has {text:?}: {:#?}", self.log_lines());
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -253,7 +253,7 @@ impl Gateway {
     }
 
     /// Sends a request on a connection of its own.
-    pub(crate) async fn send(&self, request: Sent) -> Answer {
+    pub(crate) async fn send(&self, request: ClientRequest) -> Answer {
         send(self.address(), request).await
     }
 
@@ -288,28 +288,28 @@ impl Gateway {
         child.wait().unwrap();
     }
 
-    pub(crate) fn exited(&self) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
     }
 
     /// Waits until it has ended.
-    pub(crate) async fn end(&self) -> ExitStatus {
+    pub(crate) async fn wait_for_exit(&self) -> ExitStatus {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
-            if let Some(status) = self.exited() {
+            if let Some(status) = self.exit_status() {
                 return status;
             }
-            assert!(Instant::now() < end, "it does not end: {:#?}", self.said());
+            assert!(Instant::now() < end, "it does not end: {:#?}", self.log_lines());
             sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// Tells it to stop, and looks that nothing is left over: it ends well, and no record is in
     /// flight.
-    pub(crate) async fn through(self) {
+    pub(crate) async fn assert_clean_shutdown(self) {
         self.signal("TERM");
-        let status = self.end().await;
-        assert!(status.success(), "{status}: {:#?}", self.said());
+        let status = self.wait_for_exit().await;
+        assert!(status.success(), "{status}: {:#?}", self.log_lines());
         for record in self.records().await {
             assert_ne!(record.state, StateName::InFlight, "{record:?}");
         }
@@ -322,7 +322,7 @@ impl Drop for Gateway {
         let _ = child.kill();
         let _ = child.wait();
         if std::thread::panicking() {
-            eprintln!("the gateway said: {:#?}", self.said.lock().unwrap());
+            eprintln!("log of the gateway: {:#?}", self.log.lock().unwrap());
         }
     }
 }

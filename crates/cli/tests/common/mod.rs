@@ -11,10 +11,10 @@ mod upstream;
 use std::time::Duration;
 
 pub(crate) use self::{
-    client::{Answer, Client, ORDER, Sent, charge, get, local, send},
+    client::{Answer, Client, ClientRequest, ORDER, charge, get, local, send},
     gateway::{Gateway, Setup},
-    records::{Occupied, Records, fresh_postgres, on_sqlite},
-    upstream::{Gate, Reply, Seen, Upstream},
+    records::{Records, WriteBlock, fresh_postgres, on_sqlite},
+    upstream::{Gate, ReceivedRequest, Reply, Upstream},
 };
 
 /// How long anything may take that will happen: the machine may be busy with other things.
@@ -22,12 +22,12 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds.
 #[track_caller]
-pub(crate) fn until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
-    let place = std::panic::Location::caller();
+pub(crate) fn wait_until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
     async move {
         let end = tokio::time::Instant::now() + TEST_TIMEOUT;
         while !condition() {
-            assert!(tokio::time::Instant::now() < end, "it never happened: {place}");
+            assert!(tokio::time::Instant::now() < end, "timed out waiting at {caller}");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }

@@ -18,7 +18,7 @@ pub(crate) enum Records {
 
 /// Keeps every process from writing to a store for as long as it lives.
 #[derive(Debug)]
-pub(crate) enum Occupied {
+pub(crate) enum WriteBlock {
     /// What a process does that stops in its turn.
     Turn(File),
     /// A session with a lock.
@@ -85,14 +85,14 @@ impl Records {
         }
     }
 
-    pub(crate) async fn occupy(&self, file: &Path) -> Occupied {
+    pub(crate) async fn block_writes(&self, file: &Path) -> WriteBlock {
         match self {
             Self::Sqlite => {
                 let mut turn = file.as_os_str().to_owned();
                 turn.push("-turn");
                 let turn = File::options().append(true).open(turn).unwrap();
                 turn.lock().unwrap();
-                Occupied::Turn(turn)
+                WriteBlock::Turn(turn)
             }
             Self::Postgres(url) => {
                 let (url, schema) = url.split_once("?schema=").unwrap();
@@ -101,7 +101,7 @@ impl Records {
                 tokio::spawn(connection);
                 let lock = format!("BEGIN; LOCK TABLE {schema}.semel_records");
                 client.batch_execute(&lock).await.unwrap();
-                Occupied::Lock(client)
+                WriteBlock::Lock(client)
             }
         }
     }

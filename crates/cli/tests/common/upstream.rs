@@ -28,7 +28,7 @@ use tokio::{
 
 /// A request as it arrived: one execution.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     /// 1 for the first that arrived at all.
     pub(crate) number: usize,
     /// 1 for the first with its key.
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
     pub(crate) body: Bytes,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -93,11 +93,11 @@ impl Reply {
     }
 
     /// `201 Created` with a body and a `Location` that no other run has.
-    pub(crate) fn created(seen: &Seen) -> Self {
-        let body = format!("{{\"key\": \"{}\", \"charge\": {}}}\n", seen.key(), seen.number);
+    pub(crate) fn created(request: &ReceivedRequest) -> Self {
+        let body = format!("{{\"key\": \"{}\", \"charge\": {}}}\n", request.key(), request.number);
         Self::new(201, body)
             .header("content-type", "application/json")
-            .header("location", &format!("/charges/{}", seen.number))
+            .header("location", &format!("/charges/{}", request.number))
     }
 
     pub(crate) fn closed() -> Self {
@@ -132,7 +132,7 @@ impl Reply {
     }
 
     /// Waits until the test opens the gate.
-    pub(crate) fn behind(self, gate: &Gate) -> Self {
+    pub(crate) fn blocked_on(self, gate: &Gate) -> Self {
         Self { gate: Some(gate.clone()), ..self }
     }
 
@@ -212,7 +212,7 @@ impl Gate {
     }
 }
 
-type Script = Arc<dyn Fn(&Seen) -> Reply + Send + Sync>;
+type Script = Arc<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>;
 
 /// An upstream that runs until it is dropped or stopped.
 pub(crate) struct Upstream {
@@ -224,13 +224,15 @@ pub(crate) struct Upstream {
 #[derive(Clone)]
 struct UpstreamState {
     script: Script,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     connections: Arc<AtomicUsize>,
 }
 
 impl Upstream {
     /// One that answers each request as the script says.
-    pub(crate) async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(
+        script: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         Self::at("127.0.0.1:0".parse().unwrap(), script).await
     }
 
@@ -242,13 +244,13 @@ impl Upstream {
     /// One at an address that a test has chosen.
     pub(crate) async fn at(
         address: SocketAddr,
-        script: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = UpstreamState {
             script: Arc::new(script),
-            seen: Arc::default(),
+            requests: Arc::default(),
             connections: Arc::default(),
         };
         let task = tokio::spawn(accept(listener, state.clone()));
@@ -260,7 +262,7 @@ impl Upstream {
         let address = self.address;
         self.task.abort();
         drop(self);
-        super::until(|| std::net::TcpStream::connect(address).is_err()).await;
+        super::wait_until(|| std::net::TcpStream::connect(address).is_err()).await;
         address
     }
 
@@ -273,18 +275,18 @@ impl Upstream {
     }
 
     /// Every execution so far, in the order of their arrival.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.state.seen.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.state.requests.lock().unwrap().clone()
     }
 
     /// How many executions there were, of any key.
-    pub(crate) fn total(&self) -> usize {
-        self.state.seen.lock().unwrap().len()
+    pub(crate) fn request_count(&self) -> usize {
+        self.state.requests.lock().unwrap().len()
     }
 
     /// The executions with this key.
-    pub(crate) fn runs(&self, key: &str) -> Vec<Seen> {
-        self.seen().into_iter().filter(|seen| seen.key() == key).collect()
+    pub(crate) fn requests_with_key(&self, key: &str) -> Vec<ReceivedRequest> {
+        self.requests().into_iter().filter(|request| request.key() == key).collect()
     }
 
     /// How many connections were made to it.
@@ -329,8 +331,8 @@ async fn answer(
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
     let (method, headers) = (parts.method, parts.headers);
-    let seen = Seen { number: 0, run: 0, method, path, headers, body };
-    let reply = (state.script)(&remember(&state, seen));
+    let request = ReceivedRequest { number: 0, run: 0, method, path, headers, body };
+    let reply = (state.script)(&remember(&state, request));
     tokio::time::sleep(reply.delay).await;
     if let Some(gate) = &reply.gate {
         gate.pass().await;
@@ -348,10 +350,10 @@ async fn answer(
     }
 }
 
-fn remember(state: &UpstreamState, mut seen: Seen) -> Seen {
-    let mut all = state.seen.lock().unwrap();
-    seen.number = all.len() + 1;
-    seen.run = all.iter().filter(|other| other.key() == seen.key()).count() + 1;
-    all.push(seen.clone());
-    seen
+fn remember(state: &UpstreamState, mut request: ReceivedRequest) -> ReceivedRequest {
+    let mut all = state.requests.lock().unwrap();
+    request.number = all.len() + 1;
+    request.run = all.iter().filter(|other| other.key() == request.key()).count() + 1;
+    all.push(request.clone());
+    request
 }

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     common::{
-        Answer, Gate, Gateway, ORDER, Reply, Seen, TEST_TIMEOUT, Upstream, charge, send, until,
+        Answer, Gate, Gateway, ORDER, ReceivedRequest, Reply, TEST_TIMEOUT, Upstream, charge, send,
+        wait_until,
     },
     harness,
     load::{self, Load},
@@ -69,9 +70,9 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
     let gates = [Gate::new(), Gate::new()];
     let upstream = Upstream::start({
         let gates = gates.clone();
-        move |seen| match (seen.key(), gates.get(seen.run - 1)) {
-            ("zombie", Some(gate)) => Reply::created(seen).behind(gate),
-            _ => Reply::created(seen),
+        move |request| match (request.key(), gates.get(request.run - 1)) {
+            ("zombie", Some(gate)) => Reply::created(request).blocked_on(gate),
+            _ => Reply::created(request),
         }
     })
     .await;
@@ -84,28 +85,28 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
     // From here on the standby gets nothing: these claims are acknowledged, and lost.
     pair.wire.silence(true);
     let zombie = tokio::spawn(send(first.address(), charge("zombie", ORDER)));
-    until(|| upstream.runs("zombie").len() == 1).await;
+    wait_until(|| upstream.requests_with_key("zombie").len() == 1).await;
     for number in 0..20 {
         charged(second, &format!("lost-{number}")).await;
     }
-    let highest = upstream.seen().iter().map(Seen::fence).max().unwrap();
+    let highest = upstream.requests().iter().map(ReceivedRequest::fence).max().unwrap();
     pair.fail_over();
 
     // The key of the zombie is free again: the page on failure semantics says so.
     let late = async {
-        until(|| upstream.runs("zombie").len() == 2).await;
+        wait_until(|| upstream.requests_with_key("zombie").len() == 2).await;
         gates[0].open();
         // It has lost its record to a run that has not ended.
-        zombie.await.unwrap().is_problem(409, "in-progress");
+        zombie.await.unwrap().assert_problem(409, "in-progress");
         gates[1].open();
     };
     let (owner, ()) = tokio::join!(charged(second, "zombie"), late);
-    let runs = upstream.runs("zombie");
+    let runs = upstream.requests_with_key("zombie");
     assert_eq!(runs.len(), 2);
     assert!(owner.text().contains(&format!("\"charge\": {}}}", runs[1].number)), "{owner:?}");
     for gateway in &gateways {
-        charged(gateway, "zombie").await.replays(&owner);
-        charged(gateway, "known").await.replays(&known);
+        charged(gateway, "zombie").await.assert_replay_of(&owner);
+        charged(gateway, "known").await.assert_replay_of(&known);
     }
     assert!(runs[1].fence() > highest, "{} after {highest}", runs[1].fence());
 
@@ -116,15 +117,15 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
         charged(gateway, key).await;
         let records = (pair.primary.records(key), pair.standby.records(key));
         assert_eq!(records, ("0".to_owned(), "1".to_owned()), "{key}");
-        assert!(upstream.runs(key)[0].fence() > highest);
+        assert!(upstream.requests_with_key(key)[0].fence() > highest);
     }
-    let ran = upstream.total();
+    let ran = upstream.request_count();
     pair.standby.stop();
     for gateway in &gateways {
-        gateway.send(charge("refused", ORDER)).await.is_problem(503, "store-unavailable");
-        gateway.says("a former primary: it continues timeline 1").await;
+        gateway.send(charge("refused", ORDER)).await.assert_problem(503, "store-unavailable");
+        gateway.wait_for_log("a former primary: it continues timeline 1").await;
     }
-    assert_eq!(upstream.total(), ran);
+    assert_eq!(upstream.request_count(), ran);
     assert_eq!(pair.primary.records("refused"), "0");
     pair.standby.start_again();
     charged(first, "refused").await;

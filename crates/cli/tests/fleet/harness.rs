@@ -28,6 +28,6 @@ pub(crate) async fn stop(gateways: Vec<Gateway>) {
         gateway.signal("TERM");
     }
     for gateway in gateways {
-        assert!(gateway.end().await.success(), "{:#?}", gateway.said());
+        assert!(gateway.wait_for_exit().await.success(), "{:#?}", gateway.log_lines());
     }
 }

@@ -17,7 +17,8 @@ use tokio::{
 };
 
 use crate::common::{
-    Answer, Client, Gateway, ORDER, Reply, Seen, TEST_TIMEOUT, Upstream, charge, send, until,
+    Answer, Client, Gateway, ORDER, ReceivedRequest, Reply, TEST_TIMEOUT, Upstream, charge, send,
+    wait_until,
 };
 
 /// How long a client tries before it leaves a key to an operator.
@@ -33,17 +34,17 @@ const CLIENTS: usize = 24;
 /// nothing happened, which its 503 alone does not. The second takes so long that a release which
 /// comes again meets it.
 pub(crate) async fn upstream() -> Upstream {
-    Upstream::start(|seen| {
+    Upstream::start(|request| {
         let refused = || Reply::new(503, "later").header("idempotency-outcome", "retry");
-        let reply = if is_kept(seen) { Reply::created(seen) } else { refused() };
-        reply.after(Duration::from_millis(if seen.run > 1 { 400 } else { 15 }))
+        let reply = if is_kept(request) { Reply::created(request) } else { refused() };
+        reply.after(Duration::from_millis(if request.run > 1 { 400 } else { 15 }))
     })
     .await
 }
 
 /// Whether this run counts as having happened.
-fn is_kept(seen: &Seen) -> bool {
-    seen.run > 1 || !seen.key().ends_with(['1', '3', '5', '7', '9'])
+fn is_kept(request: &ReceivedRequest) -> bool {
+    request.run > 1 || !request.key().ends_with(['1', '3', '5', '7', '9'])
 }
 
 /// Clients at work.
@@ -74,7 +75,7 @@ impl Load {
     pub(crate) async fn goes_on(&self, more: usize) {
         let known = || self.shared.ledger.lock().unwrap().len();
         let goal = known() + more;
-        until(|| known() >= goal).await;
+        wait_until(|| known() >= goal).await;
     }
 
     /// Lets every client finish what it is at.
@@ -124,18 +125,19 @@ impl Shared {
 /// Looks that nothing ran twice, and that everything which was answered is answered the same by
 /// this gateway. It has to be one that knows only what the store knows.
 pub(crate) async fn holds(ledger: &Ledger, upstream: &Upstream, fresh: &Gateway) {
-    let mut kept: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+    let mut kept: BTreeMap<String, Vec<ReceivedRequest>> = BTreeMap::new();
     let mut client = fresh.connect().await;
-    let keys: BTreeSet<String> = upstream.seen().iter().map(|seen| seen.key().to_owned()).collect();
+    let keys: BTreeSet<String> =
+        upstream.requests().iter().map(|request| request.key().to_owned()).collect();
     for key in keys {
         let answer = settled(&mut client, &key).await;
         if let Some(known) = ledger.get(&key) {
-            answer.replays(known);
+            answer.assert_replay_of(known);
         }
     }
-    for seen in upstream.seen() {
-        if is_kept(&seen) {
-            kept.entry(seen.key().to_owned()).or_default().push(seen);
+    for request in upstream.requests() {
+        if is_kept(&request) {
+            kept.entry(request.key().to_owned()).or_default().push(request);
         }
     }
     for (key, runs) in &kept {

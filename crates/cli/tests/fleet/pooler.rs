@@ -6,7 +6,7 @@ use semel_testkit::servers::{self, PgBouncer};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    common::{Answer, Gate, Gateway, ORDER, Reply, TEST_TIMEOUT, Upstream, charge, until},
+    common::{Answer, Gate, Gateway, ORDER, Reply, TEST_TIMEOUT, Upstream, charge, wait_until},
     harness, together,
 };
 
@@ -23,15 +23,15 @@ async fn fifty_at_once_through_a_pooler_run_once_and_get_equal_answers() {
 #[tokio::test]
 async fn a_gateway_killed_behind_a_pooler_leaves_a_held_key_under_hold() {
     let (upstream, answer) = killed("hold").await;
-    answer.is_problem(423, "outcome-unknown");
-    assert_eq!(upstream.total(), 1);
+    answer.assert_problem(423, "outcome-unknown");
+    assert_eq!(upstream.request_count(), 1);
 }
 
 #[tokio::test]
 async fn a_gateway_killed_behind_a_pooler_is_overtaken_under_rerun() {
     let (upstream, answer) = killed("rerun").await;
     assert_eq!(answer.text(), "{\"key\": \"k\", \"charge\": 2}\n");
-    let runs = upstream.runs("k");
+    let runs = upstream.requests_with_key("k");
     assert_eq!((runs.len(), runs[0].attempt(), runs[1].attempt()), (2, 1, 2));
     assert!(runs[0].fence() < runs[1].fence());
 }
@@ -42,16 +42,16 @@ async fn killed(on_unknown: &str) -> (Upstream, Answer) {
     let pooler = PgBouncer::start(postgres);
     let url = pooler.url(&postgres.fresh_database());
     let gate = Gate::new();
-    let upstream = Upstream::start(move |seen| match seen.run {
-        1 => Reply::created(seen).behind(&gate),
-        _ => Reply::created(seen),
+    let upstream = Upstream::start(move |request| match request.run {
+        1 => Reply::created(request).blocked_on(&gate),
+        _ => Reply::created(request),
     })
     .await;
     let setup = harness::hurried(&upstream).defaults(&format!("on_unknown = \"{on_unknown}\""));
     let mut gateways = harness::start(&setup, &[url.clone(), url]).await;
     let mut client = gateways[0].connect().await;
     let first = tokio::spawn(async move { client.try_send(charge("k", ORDER)).await });
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     gateways.remove(0).kill();
     assert!(first.await.unwrap().is_err(), "no gateway answers any more");
     let answer = after_the_lease(&gateways[0]).await;

@@ -21,7 +21,7 @@ const AT_ONCE: Duration = Duration::from_millis(1000);
 /// Sends a new key to a gateway whose database is away, and returns how long the refusal took.
 async fn refused(gateway: &Gateway, key: &str) -> Duration {
     let begun = Instant::now();
-    gateway.send(charge(key, ORDER)).await.is_problem(503, "store-unavailable");
+    gateway.send(charge(key, ORDER)).await.assert_problem(503, "store-unavailable");
     begun.elapsed()
 }
 
@@ -47,7 +47,7 @@ async fn torture_of_a_database_that_is_stopped_runs_nothing_twice_and_holds_noth
     while Instant::now() < end {
         refusals.push(refused(&gateways[0], &format!("away-{number}-0")).await);
         let begun = Instant::now();
-        gateways[0].send(charge("known-0", ORDER)).await.replays(&known);
+        gateways[0].send(charge("known-0", ORDER)).await.assert_replay_of(&known);
         replays.push(begun.elapsed());
         number += 1;
         sleep(Duration::from_millis(100)).await;
@@ -66,7 +66,7 @@ async fn torture_of_a_database_that_is_stopped_runs_nothing_twice_and_holds_noth
     // What was refused has not run, and its key is free.
     for number in 0..number {
         let key = format!("away-{number}-0");
-        assert!(upstream.runs(&key).is_empty(), "{key}");
+        assert!(upstream.requests_with_key(&key).is_empty(), "{key}");
         assert_eq!(fresh.send(charge(&key, ORDER)).await.status, 201, "{key}");
     }
     nothing_is_held(&server, &database).await;

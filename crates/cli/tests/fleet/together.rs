@@ -1,4 +1,4 @@
-//! Three gateways and one key.
+//! Concurrent requests with one key through three gateways.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Answer, Gate, Gateway, ORDER, Reply, Upstream, charge, send, until},
+    common::{Answer, Gate, Gateway, ORDER, Reply, Upstream, charge, send, wait_until},
     harness,
 };
 
@@ -21,7 +21,7 @@ async fn fifty_at_once_over_three_gateways_run_once_and_get_equal_answers() {
     let database = postgres.fresh_database();
     let (median, gateways) = fifty_at_once(&postgres.url(&database)).await;
     eprintln!(
-        "notified by the database, others had their answer {median:?} after the first (median)"
+        "median delay of waiters on other gateways after the first answer: {median:?} (NOTIFY)"
     );
     // What is aimed at is 50 ms, and a busy machine may be slower. A gateway that
     // listens in vain asks once a second, which makes the median half a second.
@@ -34,12 +34,13 @@ async fn fifty_at_once_over_three_gateways_run_once_and_get_equal_answers() {
     harness::stop(gateways).await;
 }
 
-/// Sends fifty requests with one key, several times over. Gives how long after the first answer
-/// a client that waited on another gateway had its answer, at the median, and the gateways.
+/// Sends fifty requests with one key, in several rounds. Returns the gateways, and the median delay
+/// between the first answer and the answer of a client that waited on another gateway.
 pub(crate) async fn fifty_at_once(url: &str) -> (Duration, Vec<Gateway>) {
     let gate = Gate::new();
     let behind = gate.clone();
-    let upstream = Upstream::start(move |seen| Reply::created(seen).behind(&behind)).await;
+    let upstream =
+        Upstream::start(move |request| Reply::created(request).blocked_on(&behind)).await;
     let setup = harness::on(&upstream).defaults("wait = \"50s\"");
     let gateways = harness::start(&setup, &[url.to_owned(), url.to_owned(), url.to_owned()]).await;
     let mut delays = Vec::new();
@@ -47,34 +48,37 @@ pub(crate) async fn fifty_at_once(url: &str) -> (Duration, Vec<Gateway>) {
         let key = format!("round-{round}");
         let mut requests = JoinSet::new();
         for number in 0..50 {
-            let (place, request) = (number % gateways.len(), charge(&key, ORDER));
-            let answer = send(gateways[place].address(), request);
-            requests.spawn(async move { (place, answer.await, Instant::now()) });
+            let (gateway, request) = (number % gateways.len(), charge(&key, ORDER));
+            let answer = send(gateways[gateway].address(), request);
+            requests.spawn(async move { (gateway, answer.await, Instant::now()) });
         }
-        until(|| upstream.total() == round).await;
-        // Time for the others to begin to wait, and for those who look less and less often to slow
-        // down.
+        wait_until(|| upstream.request_count() == round).await;
+        // The other requests begin to wait, and pollers reach their longest interval.
         sleep(Duration::from_millis(700)).await;
         gate.open_for_one();
-        delays.extend(waited(&requests.join_all().await, &key, round));
+        delays.extend(delays_of_waiters(&requests.join_all().await, &key, round));
     }
-    assert_eq!(upstream.total(), ROUNDS);
+    assert_eq!(upstream.request_count(), ROUNDS);
     delays.sort();
     (delays[delays.len() / 2], gateways)
 }
 
-/// Looks that all answers are the same, and how long the others waited on.
-fn waited(answers: &[(usize, Answer, Instant)], key: &str, charge: usize) -> Vec<Duration> {
+/// Asserts that all answers are equal. Returns the delays on the gateways that did not run it.
+fn delays_of_waiters(
+    answers: &[(usize, Answer, Instant)],
+    key: &str,
+    charge: usize,
+) -> Vec<Duration> {
     let body = format!("{{\"key\": \"{key}\", \"charge\": {charge}}}\n");
-    let place = format!("/charges/{charge}");
+    let location = format!("/charges/{charge}");
     for (_, answer, _) in answers {
         assert_eq!((answer.status.as_u16(), answer.text()), (201, &*body));
-        assert_eq!(answer.header("location"), Some(&*place));
+        assert_eq!(answer.header("location"), Some(&*location));
     }
     assert_eq!(answers.len(), 50);
-    // A client that joined the execution has an answer that is no replay.
+    // The answers of clients that joined the execution are not replays.
     let (owner, ..) = answers.iter().find(|(_, answer, _)| !answer.is_replayed()).unwrap();
     let first = answers.iter().map(|(.., at)| *at).min().unwrap();
-    let others = answers.iter().filter(|(place, ..)| place != owner);
+    let others = answers.iter().filter(|(gateway, ..)| gateway != owner);
     others.map(|(.., at)| at.duration_since(first)).collect()
 }

@@ -30,7 +30,7 @@ async fn torture_of_redis_runs_nothing_twice_and_changes_no_answer() {
     let database = postgres.url(&postgres.fresh_database());
     let mut redis = Redis::start();
     let upstream =
-        Upstream::start(|seen| Reply::created(seen).after(Duration::from_millis(5))).await;
+        Upstream::start(|request| Reply::created(request).after(Duration::from_millis(5))).await;
     let setup = harness::on(&upstream).argument("--cache").argument(&redis.url());
     let gateways = harness::start(&setup, &vec![database.clone(); 3]).await;
     let store = semel_postgres::PostgresStore::connect(&database).await.unwrap();
@@ -52,22 +52,22 @@ async fn torture_of_redis_runs_nothing_twice_and_changes_no_answer() {
     load.goes_on(100).await;
     let known = load.end().await;
     holds(&known, &upstream, &gateways).await;
-    eprintln!("{} keys, {} runs, {harmed} times harmed", known.len(), upstream.total());
+    eprintln!("{} keys, {} runs, {harmed} times harmed", known.len(), upstream.request_count());
     harness::stop(gateways).await;
 }
 
 /// Every key ran as often as it had to, and every gateway still gives its answer.
 async fn holds(known: &[Known], upstream: &Upstream, gateways: &[Gateway]) {
     let mut runs: BTreeMap<String, usize> = BTreeMap::new();
-    for seen in upstream.seen() {
-        *runs.entry(seen.key().to_owned()).or_default() += 1;
+    for request in upstream.requests() {
+        *runs.entry(request.key().to_owned()).or_default() += 1;
     }
     for Known { key, runs: expected, .. } in known {
         assert_eq!(runs.get(key), Some(expected), "how often {key} ran");
     }
     for gateway in gateways {
         for Known { key, answer, .. } in known {
-            gateway.send(charge(key, ORDER)).await.replays(answer);
+            gateway.send(charge(key, ORDER)).await.assert_replay_of(answer);
         }
     }
 }
@@ -76,8 +76,8 @@ async fn holds(known: &[Known], upstream: &Upstream, gateways: &[Gateway]) {
 fn hits(redis: &Redis) -> u64 {
     let mut wire = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
     wire.write_all(b"INFO stats\r\nQUIT\r\n").unwrap();
-    let mut said = String::new();
-    wire.read_to_string(&mut said).unwrap();
-    let line = said.lines().find_map(|line| line.strip_prefix("keyspace_hits:")).unwrap();
+    let mut output = String::new();
+    wire.read_to_string(&mut output).unwrap();
+    let line = output.lines().find_map(|line| line.strip_prefix("keyspace_hits:")).unwrap();
     line.trim().parse().unwrap()
 }

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::common::{Answer, Gateway, ORDER, TEST_TIMEOUT, charge, send, until};
+use crate::common::{Answer, Gateway, ORDER, TEST_TIMEOUT, charge, send, wait_until};
 
 /// How long an operator's act may go unnoticed.
 const FOLLOWED: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl Load {
     pub(crate) async fn goes_on(&self, more: usize) {
         let answered = || self.shared.answered.load(Ordering::SeqCst);
         let goal = answered() + more;
-        until(|| answered() >= goal).await;
+        wait_until(|| answered() >= goal).await;
     }
 
     /// Lets every client finish what it is at.
@@ -96,7 +96,7 @@ impl Shared {
     /// Every gateway gives this answer again.
     async fn repeats(&self, key: &str, first: &Answer) {
         for gateway in 0..self.gateways.len() {
-            self.ask(gateway, key).await.replays(first);
+            self.ask(gateway, key).await.assert_replay_of(first);
         }
     }
 
@@ -124,7 +124,7 @@ async fn work(number: usize, shared: Arc<Shared>) -> Vec<Known> {
         shared.repeats(&key, &answer).await;
         known.push(Known { key, answer, runs: 1 });
         let older = &known[(round * 7) % known.len()];
-        shared.ask(at + 2, &older.key).await.replays(&older.answer);
+        shared.ask(at + 2, &older.key).await.assert_replay_of(&older.answer);
         if shared.is_over() {
             break;
         }

@@ -64,7 +64,7 @@ impl Client {
         command.args([format!("http://{server}"), count.to_string(), prefix.to_owned()]);
         let output = command.stderr(Stdio::inherit()).output().unwrap();
         assert!(output.status.success(), "{self:?} gave up: {}", output.status);
-        let said = String::from_utf8(output.stdout).unwrap();
-        Some(said.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+        let output = String::from_utf8(output.stdout).unwrap();
+        Some(output.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
 }

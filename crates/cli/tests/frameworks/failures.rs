@@ -56,7 +56,7 @@ fn an_express_handler_over_the_limit_of_connect_timeout_charges_once() {
 /// that the outcome is unknown.
 fn charges_once(service: Option<Service>, path: &str, status: u16) {
     let Some(service) = service else { return };
-    let gateway = Gateway::before(service.address);
+    let gateway = Gateway::in_front_of(service.address);
     let mut client = Connection::open(gateway.address());
     let answers: Vec<(u16, Option<String>)> = (0..=RETRIES)
         .map(|_| client.post(path, "order-1").unwrap())

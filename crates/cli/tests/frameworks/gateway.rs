@@ -20,7 +20,7 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// Started as the first page of the documentation does.
-    pub(crate) fn before(upstream: SocketAddr) -> Self {
+    pub(crate) fn in_front_of(upstream: SocketAddr) -> Self {
         let folder = TempDir::new().unwrap();
         let mut semel = semel(&folder);
         Self::start(semel.arg("--upstream").arg(format!("http://{upstream}")), folder)

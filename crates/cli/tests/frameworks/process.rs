@@ -24,7 +24,7 @@ const START_LOOKS_MAX: usize = 3000;
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
+    log: Arc<Mutex<Vec<String>>>,
     pub(crate) address: SocketAddr,
 }
 
@@ -33,9 +33,9 @@ impl Process {
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let said = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::new(Mutex::new(Vec::new()));
         let (address_tx, address_rx) = mpsc::channel();
-        let hears = Arc::clone(&said);
+        let hears = Arc::clone(&log);
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let _ = address_in(&line).map(|address| address_tx.send(address));
@@ -43,12 +43,12 @@ impl Process {
             }
         });
         match address_rx.recv_timeout(START_MAX) {
-            Ok(address) => Self { child, said, address },
+            Ok(address) => Self { child, log, address },
             Err(why) => {
                 let _ = child.kill();
                 let ended = why == RecvTimeoutError::Disconnected;
                 let why = if ended { "it ended" } else { "it takes too long" };
-                panic!("{command:?} does not start, {why}: {:#?}", said.lock().unwrap());
+                panic!("{command:?} does not start, {why}: {:#?}", log.lock().unwrap());
             }
         }
     }
@@ -60,7 +60,7 @@ impl Process {
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         for _ in 0..START_LOOKS_MAX {
             if TcpStream::connect(address).is_ok() {
-                return Self { child, said: Arc::default(), address };
+                return Self { child, log: Arc::default(), address };
             }
             assert!(child.try_wait().unwrap().is_none(), "{command:?} ended");
             thread::sleep(START_INTERVAL);
@@ -75,8 +75,8 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            let said = self.said.lock().unwrap().join("\n");
-            let _ = writeln!(io::stderr(), "--- {} said:\n{said}\n---", self.address);
+            let output = self.log.lock().unwrap().join("\n");
+            let _ = writeln!(io::stderr(), "--- {} output:\n{output}\n---", self.address);
         }
     }
 }

@@ -69,7 +69,7 @@ fn urllib3_returns_a_held_key_with_its_problem() {
 
 fn one_execution_for_each_key(framework: Framework, client: Client) {
     let Some(app) = App::start(framework, None) else { return };
-    let gateway = Gateway::before(app.address());
+    let gateway = Gateway::in_front_of(app.address());
     let wire = HttpProxy::losing_first_answers_of(gateway.address());
     let Some(heard) = client.charge(wire.address, CHARGES) else { return };
 

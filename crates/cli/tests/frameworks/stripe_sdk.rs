@@ -109,10 +109,10 @@ impl Calling {
     pub(crate) fn end(self) -> Vec<SdkResult> {
         let output = self.child.wait_with_output().unwrap();
         assert!(output.status.success(), "the program failed: {}", output.status);
-        let said = String::from_utf8(output.stdout).unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
         let results: Vec<SdkResult> =
-            said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(results.len(), self.calls, "{said}");
+            output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(results.len(), self.calls, "{output}");
         results
     }
 }

@@ -1,5 +1,5 @@
-//! Services whose one handler is at `POST /webhooks/stripe`, each in another framework, and how
-//! often it ran.
+//! Webhook services in several frameworks. Each has one handler, `POST /webhooks/stripe`, and
+//! counts its executions.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use crate::{
     process::{Process, prepared},
 };
 
-/// What a service is written in, and the server that it runs on.
+/// The framework of a service and its HTTP server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Stack {
     FlaskOnWsgiref,
@@ -26,7 +26,7 @@ pub(crate) enum Stack {
     GoServeMux,
     Express4,
     Express5,
-    /// With `app.use`, which takes every path below too.
+    /// With `app.use`, which also matches every path below.
     Express5Mounted,
     NodeUrl,
     NginxLocation,
@@ -37,13 +37,13 @@ pub(crate) enum Stack {
 #[derive(Debug)]
 pub(crate) struct WebhookService {
     process: Process,
-    /// A line for each time that the handler ran, where the service cannot tell.
+    /// Has a line for each execution, if the service itself cannot count.
     log: Option<PathBuf>,
     _folder: TempDir,
 }
 
 impl WebhookService {
-    /// `None` where a program is missing.
+    /// Starts a service; `None` if a program is not installed.
     pub(crate) fn start(stack: Stack) -> Option<Self> {
         let folder = TempDir::new().unwrap();
         if stack == Stack::NginxLocation {
@@ -59,7 +59,7 @@ impl WebhookService {
         self.process.address
     }
 
-    /// How often the handler ran.
+    /// Number of executions of the handler.
     pub(crate) fn hits(&self) -> usize {
         if let Some(log) = &self.log {
             return fs::read_to_string(log).unwrap().lines().count();
@@ -67,7 +67,7 @@ impl WebhookService {
         let request = "GET /hits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         let answer = exchange(self.address(), request.as_bytes());
         let body = answer.split("\r\n\r\n").nth(1).unwrap();
-        // A chunk's length stands on a line before it.
+        // In a chunked body the size of the chunk precedes the number.
         let counts: Vec<&str> = body.lines().filter(|line| !line.is_empty()).collect();
         let count = if counts.len() > 1 { counts[1] } else { counts[0] };
         count.parse().unwrap()
@@ -101,7 +101,7 @@ fn command(stack: Stack, folder: &TempDir) -> Option<Command> {
         Stack::Tomcat => {
             let classes = prepared("SEMEL_TEST_TOMCAT")?;
             let mut java = Command::new("java");
-            // It is started once and serves a few hundred requests.
+            // The process serves only a few hundred requests, so a fast start matters more.
             java.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-classpath"]);
             java.arg(format!("{0}:{0}/*", classes.display()));
             java.arg("TomcatWebhooks").arg(folder.path());
@@ -111,20 +111,21 @@ fn command(stack: Stack, folder: &TempDir) -> Option<Command> {
     }
 }
 
-/// nginx on a port that was free a moment ago: it cannot tell which one it was given.
+/// Starts nginx on a port that was free just before: nginx does not report a port that the system
+/// chooses.
 fn nginx(folder: &TempDir) -> Option<Process> {
     let program = prepared("SEMEL_TEST_NGINX")?;
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).unwrap();
-    let place = folder.path().display();
+    let root = folder.path().display();
     let text = format!(
-        "daemon off; master_process off; pid {place}/pid; error_log stderr;\n\
+        "daemon off; master_process off; pid {root}/pid; error_log stderr;\n\
          events {{}}\n\
          http {{\n\
-           access_log off; client_body_temp_path {place}; proxy_temp_path {place};\n\
-           fastcgi_temp_path {place}; uwsgi_temp_path {place}; scgi_temp_path {place};\n\
+           access_log off; client_body_temp_path {root}; proxy_temp_path {root};\n\
+           fastcgi_temp_path {root}; uwsgi_temp_path {root}; scgi_temp_path {root};\n\
            server {{\n\
              listen {address};\n\
-             location = /webhooks/stripe {{ access_log {place}/hits; return 200 handled; }}\n\
+             location = /webhooks/stripe {{ access_log {root}/hits; return 200 handled; }}\n\
              location / {{ return 404; }}\n\
            }}\n\
          }}\n"

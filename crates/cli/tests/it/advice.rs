@@ -7,12 +7,12 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::{
-    common::{Gateway, ORDER, Reply, Sent, Setup, Upstream, charge, get, until},
+    common::{ClientRequest, Gateway, ORDER, Reply, Setup, Upstream, charge, get, wait_until},
     operators::reaches,
 };
 
 /// A charge that is sent elsewhere.
-fn post(path: &str, key: &str) -> Sent {
+fn post(path: &str, key: &str) -> ClientRequest {
     let mut request = charge(key, ORDER);
     *request.uri_mut() = path.parse().unwrap();
     request
@@ -21,7 +21,7 @@ fn post(path: &str, key: &str) -> Sent {
 /// The outcomes in the request log, with their statuses.
 fn logged(gateway: &Gateway, key: &str) -> Vec<(String, u64)> {
     let json = |line: &String| serde_json::from_str::<Value>(line).ok();
-    let lines: Vec<Value> = gateway.said().iter().filter_map(json).collect();
+    let lines: Vec<Value> = gateway.log_lines().iter().filter_map(json).collect();
     let requests = lines.iter().filter(|line| line["message"] == "request" && line["key"] == key);
     requests
         .map(|line| {
@@ -56,7 +56,7 @@ async fn a_timeout_is_retried_where_a_retry_runs_again_or_the_method_is_idempote
         answer.slug();
         assert_eq!(answer.header("x-should-retry"), Some(retry), "{path}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -65,16 +65,16 @@ async fn an_answer_that_was_not_retained_is_an_outcome_of_its_own() {
     let setup = Setup::new(&upstream.url()).defaults("response_max = \"4B\"");
     let gateway = setup.argument("--log=json").start().await;
     assert_eq!(gateway.send(charge("k", ORDER)).await.text(), "more than four");
-    gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    gateway.send(charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     let outcome =
         |word: &str| format!("semel_requests_total{{scope=\"default\",outcome={word:?}}}");
     reaches(&gateway, &outcome("response-not-retained"), 1).await;
     reaches(&gateway, &outcome("replayed"), 0).await;
-    until(|| logged(&gateway, "k").len() == 2).await;
+    wait_until(|| logged(&gateway, "k").len() == 2).await;
     let expected = [("executed", 200), ("response-not-retained", 410)];
     assert_eq!(logged(&gateway, "k"), expected.map(|(word, status)| (word.to_owned(), status)));
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -85,60 +85,60 @@ async fn what_runs_without_its_store_is_marked_counted_and_logged() {
     let gateway = setup.start().await;
     let guarded = gateway.send(charge("before", ORDER)).await;
     assert_eq!(guarded.header("idempotency-guarded"), None);
-    let turn = setup.occupy().await;
+    let turn = setup.block_writes().await;
     // What was being written when the turn was taken is through.
     sleep(Duration::from_millis(50)).await;
     let passed = gateway.send(charge("k", ORDER)).await;
     assert_eq!(passed.status.as_u16(), 201);
     assert_eq!(passed.header("idempotency-guarded"), Some("false"));
     reaches(&gateway, r#"semel_requests_total{scope="default",outcome="passed"}"#, 1).await;
-    until(|| !logged(&gateway, "k").is_empty()).await;
+    wait_until(|| !logged(&gateway, "k").is_empty()).await;
     assert_eq!(logged(&gateway, "k"), [("passed".to_owned(), 201)]);
     drop(turn);
 }
 
 #[tokio::test]
 async fn an_upstream_cannot_speak_for_the_gateway() {
-    let upstream = Upstream::start(|seen| {
-        Reply::created(seen)
+    let upstream = Upstream::start(|request| {
+        Reply::created(request)
             .header("idempotency-problem", "in-progress")
             .header("idempotent-replayed", "true")
             .header("idempotency-guarded", "false")
     })
     .await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let first = gateway.send(charge("k", ORDER)).await;
     assert_eq!(first.status.as_u16(), 201);
     for name in ["idempotency-problem", "idempotent-replayed", "idempotency-guarded"] {
         assert_eq!(first.header(name), None, "{name}");
     }
-    gateway.send(charge("k", ORDER)).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_gateway_understands_the_problems_of_a_gateway_behind_it() {
     let nowhere = Upstream::plain().await.stop().await;
-    let behind = Gateway::before(&format!("http://{nowhere}")).await;
-    let front = Gateway::before(&format!("http://{}", behind.address())).await;
+    let behind = Gateway::in_front_of(&format!("http://{nowhere}")).await;
+    let front = Gateway::in_front_of(&format!("http://{}", behind.address())).await;
     // Nothing was done, so the key stays free in front too.
     for _ in 0..2 {
         let answer = front.send(charge("k", ORDER)).await;
-        answer.is_problem(502, "upstream-unreachable");
+        answer.assert_problem(502, "upstream-unreachable");
         assert_eq!(answer.header("idempotency-problem"), Some("upstream-unreachable"));
     }
     let upstream = Upstream::at(nowhere, Reply::created).await;
     assert_eq!(front.send(charge("k", ORDER)).await.status.as_u16(), 201);
-    assert_eq!(upstream.total(), 1);
-    front.through().await;
-    behind.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    front.assert_clean_shutdown().await;
+    behind.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_request_that_is_none_has_an_error_member_too() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let mut strange = charge("k", ORDER);
     strange.headers_mut().append("host", "a".parse().unwrap());
     strange.headers_mut().append("host", "b".parse().unwrap());
@@ -149,6 +149,6 @@ async fn a_request_that_is_none_has_an_error_member_too() {
     assert_eq!(document["error"]["code"], "bad_request");
     assert_eq!(document["error"]["message"], document["detail"]);
     assert_eq!(answer.header("x-should-retry"), Some("false"));
-    assert_eq!(upstream.total(), 0);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 0);
+    gateway.assert_clean_shutdown().await;
 }

@@ -17,7 +17,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs::default_provider},
 };
 
-use crate::common::{Answer, Gateway, ORDER, Sent, Setup, Upstream, charge};
+use crate::common::{Answer, ClientRequest, Gateway, ORDER, Setup, Upstream, charge};
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -46,7 +46,7 @@ impl Authority {
         &self,
         address: SocketAddr,
         identity: Option<&Identity>,
-        mut request: Sent,
+        mut request: ClientRequest,
     ) -> io::Result<Answer> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -104,7 +104,7 @@ async fn a_renewed_certificate_of_the_same_name_is_the_same_caller() {
     ] {
         let rule = format!("caller = [{{ mtls = \"{rule}\" }}]");
         let gateway = gateway(&authority, &upstream, &rule, "optional").await;
-        let before = upstream.total();
+        let before = upstream.request_count();
         let names = || {
             vec![uri("spiffe://shops/7"), SanType::DnsName("shop-7.example".try_into().unwrap())]
         };
@@ -113,16 +113,16 @@ async fn a_renewed_certificate_of_the_same_name_is_the_same_caller() {
         let first = send(Some(&shop)).await.unwrap();
         assert_eq!(first.status.as_u16(), 201, "{first:?}");
         let renewed = authority.certify("shop-7", names());
-        send(Some(&renewed)).await.unwrap().replays(&first);
+        send(Some(&renewed)).await.unwrap().assert_replay_of(&first);
         let other = authority.certify("shop-8", vec![uri("spiffe://shops/8")]);
         assert!(!send(Some(&other)).await.unwrap().is_replayed());
-        assert_eq!(upstream.total(), before + 2);
+        assert_eq!(upstream.request_count(), before + 2);
         let records = gateway.records().await;
         assert!(records.iter().any(|record| record.id.caller.as_str() == stored), "{records:?}");
         let none = send(None).await.unwrap();
-        none.is_problem(403, "caller-unidentified");
+        none.assert_problem(403, "caller-unidentified");
         assert!(none.text().contains("client certificate"), "{none:?}");
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }
 
@@ -133,11 +133,11 @@ async fn a_certificate_of_another_authority_is_refused_in_the_handshake() {
     let rule = "caller = [{ mtls = \"fingerprint\" }, \"anonymous\"]";
     for auth in ["optional", "required"] {
         let gateway = gateway(&authority, &upstream, rule, auth).await;
-        let before = upstream.total();
+        let before = upstream.request_count();
         let stranger = other.certify("shop-7", vec![uri("spiffe://shops/7")]);
         let send = |identity| authority.send(gateway.address(), identity, charge(auth, ORDER));
         assert!(send(Some(&stranger)).await.is_err());
-        assert_eq!(upstream.total(), before);
+        assert_eq!(upstream.request_count(), before);
         let none = send(None).await;
         assert_eq!(none.is_ok(), auth == "optional", "without a certificate: the next rule");
         let shop = authority.certify("shop-7", vec![uri("spiffe://shops/7")]);
@@ -147,6 +147,6 @@ async fn a_certificate_of_another_authority_is_refused_in_the_handshake() {
             records.iter().any(|record| record.id.caller.as_str().starts_with(prefix))
         };
         assert!(found("mtls:fingerprint:"), "{records:?}");
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     common::{
         Answer, Client, Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, Upstream, charge, send,
-        until,
+        wait_until,
     },
     operators::reaches,
 };
@@ -22,9 +22,9 @@ async fn short_lease(on_unknown: &str) -> (Upstream, Gate, Setup) {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| match seen.run {
-            1 => Reply::created(seen).behind(&gate),
-            _ => Reply::created(seen),
+        move |request| match request.run {
+            1 => Reply::created(request).blocked_on(&gate),
+            _ => Reply::created(request),
         }
     })
     .await;
@@ -54,7 +54,7 @@ async fn killed(on_unknown: &str) -> (Upstream, Gateway) {
     let gateway = setup.start().await;
     let mut client = gateway.connect().await;
     let first = tokio::spawn(async move { client.try_send(charge("k", ORDER)).await });
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     gateway.kill();
     assert!(first.await.unwrap().is_err(), "no gateway answers any more");
     (upstream, setup.start().await)
@@ -63,11 +63,11 @@ async fn killed(on_unknown: &str) -> (Upstream, Gateway) {
 #[tokio::test]
 async fn killed_under_hold_it_is_held_after_the_lease() {
     let (upstream, gateway) = killed("hold").await;
-    after_the_lease(&gateway).await.is_problem(423, "outcome-unknown");
-    gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    after_the_lease(&gateway).await.assert_problem(423, "outcome-unknown");
+    gateway.send(charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -75,21 +75,21 @@ async fn killed_under_rerun_it_runs_again_with_a_higher_fence() {
     let (upstream, gateway) = killed("rerun").await;
     let second = after_the_lease(&gateway).await;
     assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
-    gateway.send(charge("k", ORDER)).await.replays(&second);
-    let runs = upstream.runs("k");
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&second);
+    let runs = upstream.requests_with_key("k");
     assert_eq!((runs.len(), runs[0].attempt(), runs[1].attempt()), (2, 1, 2));
     assert!(runs[0].fence() < runs[1].fence());
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn killed_under_fail_it_has_failed_for_good() {
     let (upstream, gateway) = killed("fail").await;
     let second = after_the_lease(&gateway).await;
-    second.is_problem(500, "operation-failed");
-    gateway.send(charge("k", ORDER)).await.replays(&second);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    second.assert_problem(500, "operation-failed");
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&second);
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -101,9 +101,9 @@ async fn what_lapsed_is_held_without_anybody_asking() {
     reaches(&gateway, held, 1).await;
     let names_it =
         |line: &String| line.contains("semel list --state held") && line.contains("lease expired)");
-    until(|| gateway.said().iter().any(names_it)).await;
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    wait_until(|| gateway.log_lines().iter().any(names_it)).await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 /// Stops a gateway while `k` runs there, until its lease has lapsed and a neighbour has said what
@@ -112,13 +112,13 @@ async fn overtaken(on_unknown: &str) -> (Upstream, Gateway, Answer, Answer) {
     let (upstream, gate, setup) = short_lease(on_unknown).await;
     let (gateway, neighbour) = (setup.start().await, setup.start().await);
     let late = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     gateway.signal("STOP");
     let answer = after_the_lease(&neighbour).await;
     gateway.signal("CONT");
     gate.open();
     let late = late.await.unwrap();
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     (upstream, neighbour, answer, late)
 }
 
@@ -127,29 +127,29 @@ async fn an_owner_that_was_overtaken_gives_what_the_record_says() {
     let (upstream, neighbour, answer, late) = overtaken("rerun").await;
     assert_eq!(answer.text(), "{\"key\": \"k\", \"charge\": 2}\n");
     assert_eq!((late.status, &late.body), (answer.status, &answer.body));
-    neighbour.send(charge("k", ORDER)).await.replays(&answer);
-    assert_eq!(upstream.runs("k").len(), 2);
-    neighbour.through().await;
+    neighbour.send(charge("k", ORDER)).await.assert_replay_of(&answer);
+    assert_eq!(upstream.requests_with_key("k").len(), 2);
+    neighbour.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn the_late_truth_of_an_owner_beats_a_guess() {
     let (upstream, neighbour, answer, late) = overtaken("hold").await;
-    answer.is_problem(423, "outcome-unknown");
+    answer.assert_problem(423, "outcome-unknown");
     assert_eq!(late.text(), "{\"key\": \"k\", \"charge\": 1}\n");
-    neighbour.send(charge("k", ORDER)).await.replays(&late);
-    assert_eq!(upstream.runs("k").len(), 1);
-    neighbour.through().await;
+    neighbour.send(charge("k", ORDER)).await.assert_replay_of(&late);
+    assert_eq!(upstream.requests_with_key("k").len(), 1);
+    neighbour.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_final_failure_is_not_undone_by_an_owner_that_comes_late() {
     let (upstream, neighbour, answer, late) = overtaken("fail").await;
-    answer.is_problem(500, "operation-failed");
-    late.is_problem(500, "operation-failed");
-    neighbour.send(charge("k", ORDER)).await.replays(&answer);
-    assert_eq!(upstream.runs("k").len(), 1);
-    neighbour.through().await;
+    answer.assert_problem(500, "operation-failed");
+    late.assert_problem(500, "operation-failed");
+    neighbour.send(charge("k", ORDER)).await.assert_replay_of(&answer);
+    assert_eq!(upstream.requests_with_key("k").len(), 1);
+    neighbour.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -170,16 +170,16 @@ async fn whatever_was_acknowledged_before_a_kill_is_replayed_after_it() {
             }
         });
     }
-    until(|| acknowledged.lock().unwrap().len() > 200).await;
+    wait_until(|| acknowledged.lock().unwrap().len() > 200).await;
     gateway.kill();
     clients.join_all().await;
     let gateway = setup.start().await;
     let acknowledged = acknowledged.lock().unwrap().clone();
     let mut client = gateway.connect().await;
     for (key, answer) in &acknowledged {
-        client.send(charge(key, ORDER)).await.replays(answer);
+        client.send(charge(key, ORDER)).await.assert_replay_of(answer);
     }
-    for seen in upstream.seen() {
-        assert_eq!(upstream.runs(seen.key()).len(), 1, "{}", seen.key());
+    for request in upstream.requests() {
+        assert_eq!(upstream.requests_with_key(request.key()).len(), 1, "{}", request.key());
     }
 }

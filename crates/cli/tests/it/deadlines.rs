@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use semel::core::StateName;
 
 use crate::common::{
-    Answer, Gate, Gateway, ORDER, Reply, Sent, Setup, Upstream, charge, send, until,
+    Answer, ClientRequest, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
 };
 
 const HEADERS: [&str; 5] = [
@@ -34,12 +34,12 @@ fn value(header: &str, millis: u64) -> String {
     }
 }
 
-fn with(mut request: Sent, header: &'static str, value: &str) -> Sent {
+fn with(mut request: ClientRequest, header: &'static str, value: &str) -> ClientRequest {
     request.headers_mut().insert(header, HeaderValue::from_str(value).unwrap());
     request
 }
 
-fn until_soon(key: &str, header: &'static str) -> Sent {
+fn until_soon(key: &str, header: &'static str) -> ClientRequest {
     with(charge(key, ORDER), header, &value(header, SOON))
 }
 
@@ -51,7 +51,7 @@ async fn gated() -> (Gate, Upstream) {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| Reply::created(seen).behind(&gate)
+        move |seen| Reply::created(seen).blocked_on(&gate)
     })
     .await;
     (gate, upstream)
@@ -59,7 +59,7 @@ async fn gated() -> (Gate, Upstream) {
 
 #[track_caller]
 fn is_exceeded(answer: &Answer, should_retry: &str) {
-    answer.is_problem(504, "deadline-exceeded");
+    answer.assert_problem(504, "deadline-exceeded");
     assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{answer:?}");
 }
 
@@ -72,11 +72,11 @@ async fn a_request_that_arrives_after_its_deadline_leaves_no_record() {
         is_exceeded(&answer, "false");
         assert_eq!(gateway.state(header).await, None, "{header}");
         let malformed = gateway.send(with(charge(header, ORDER), header, "soon")).await;
-        malformed.is_problem(400, "deadline-malformed");
+        malformed.assert_problem(400, "deadline-malformed");
         assert!(malformed.text().contains(header), "{malformed:?}");
     }
-    assert_eq!(upstream.total(), 0);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 0);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -94,10 +94,10 @@ async fn an_operation_that_has_begun_runs_on_beyond_the_deadline() {
         let retry = gateway.send(charge(header, ORDER)).await;
         assert_eq!(retry.status.as_u16(), 201, "{header}");
         assert_eq!(gateway.state(header).await, Some(StateName::Completed), "{header}");
-        gateway.send(charge(header, ORDER)).await.replays(&retry);
-        assert_eq!(upstream.runs(header).len(), 1, "{header}");
+        gateway.send(charge(header, ORDER)).await.assert_replay_of(&retry);
+        assert_eq!(upstream.requests_with_key(header).len(), 1, "{header}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn the_upstream_receives_its_own_timeout_and_not_the_rest_of_the_client() 
     for (header, timeout) in HEADERS.into_iter().zip(timeouts) {
         let answer = gateway.send(until_soon(header, header)).await;
         assert_eq!(answer.status.as_u16(), 201, "{header}");
-        let seen = upstream.runs(header)[0].header(header).unwrap().to_owned();
+        let seen = upstream.requests_with_key(header)[0].header(header).unwrap().to_owned();
         if header == "request-deadline" {
             let at: Timestamp = seen.parse().unwrap();
             let left = SystemTime::from(at).duration_since(SystemTime::now()).unwrap();
@@ -118,7 +118,7 @@ async fn the_upstream_receives_its_own_timeout_and_not_the_rest_of_the_client() 
             assert_eq!(seen, timeout, "{header}");
         }
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -128,9 +128,9 @@ async fn the_rest_of_the_client_is_propagated_where_operations_may_run_again() {
     let gateway = Setup::new(&upstream.url()).defaults(defaults).start().await;
     let header = "x-request-timeout-ms";
     gateway.send(with(charge("k", ORDER), header, "30000")).await;
-    let left: u64 = upstream.runs("k")[0].header(header).unwrap().parse().unwrap();
+    let left: u64 = upstream.requests_with_key("k")[0].header(header).unwrap().parse().unwrap();
     assert!((1..=30_000).contains(&left), "{left}");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 /// In the same process a request joins, in another it waits for the store.
@@ -140,7 +140,7 @@ async fn a_request_waits_for_another_until_its_deadline() {
     let setup = setup(&upstream.url()).defaults("wait = \"50s\"");
     let (gateway, elsewhere) = (setup.start().await, setup.start().await);
     let first = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     for place in [&gateway, &elsewhere] {
         let waiting =
             HEADERS.map(|header| tokio::spawn(send(place.address(), until_soon("k", header))));
@@ -151,10 +151,10 @@ async fn a_request_waits_for_another_until_its_deadline() {
     gate.open();
     let first = first.await.unwrap();
     assert_eq!(first.status.as_u16(), 201);
-    elsewhere.send(until_soon("k", "request-timeout")).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
-    elsewhere.through().await;
+    elsewhere.send(until_soon("k", "request-timeout")).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
+    elsewhere.assert_clean_shutdown().await;
 }
 
 /// A request that waits for a connection to the upstream has not begun. This upstream accepts
@@ -179,7 +179,7 @@ async fn a_queued_request_is_not_sent_after_its_deadline() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -195,15 +195,15 @@ async fn a_clock_that_is_two_seconds_behind_is_tolerated() {
     assert_eq!(gateway.send(behind).await.status.as_u16(), 201);
     let late = with(charge("late", ORDER), "request-deadline", &before(61));
     is_exceeded(&gateway.send(late).await, "false");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn without_the_setting_no_deadline_is_read() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let answer = gateway.send(with(charge("k", ORDER), "request-timeout", "0")).await;
     assert_eq!(answer.status.as_u16(), 201);
-    assert_eq!(upstream.runs("k")[0].header("request-timeout"), Some("0"));
-    gateway.through().await;
+    assert_eq!(upstream.requests_with_key("k")[0].header("request-timeout"), Some("0"));
+    gateway.assert_clean_shutdown().await;
 }

@@ -11,7 +11,8 @@ use tokio::{
 };
 
 use crate::common::{
-    Answer, Client, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until,
+    Answer, Client, Gateway, ORDER, ReceivedRequest, Reply, Setup, Upstream, charge, send,
+    wait_until,
 };
 
 /// Tests what a route makes of an unknown outcome, for each that it may say.
@@ -22,11 +23,11 @@ async fn under_each(test: impl AsyncFn(&'static str)) {
 /// A gateway before an upstream that does this with the first run of a key, and then answers well.
 async fn first_run(
     on_unknown: &str,
-    script: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    script: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
 ) -> (Upstream, Gateway) {
-    let upstream = Upstream::start(move |seen| match seen.run {
-        1 => script(seen),
-        _ => Reply::created(seen),
+    let upstream = Upstream::start(move |request| match request.run {
+        1 => script(request),
+        _ => Reply::created(request),
     })
     .await;
     let setup = Setup::new(&upstream.url());
@@ -40,27 +41,27 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
     let second = gateway.send(charge(key, ORDER)).await;
     match on_unknown {
         "hold" => {
-            second.is_problem(423, "outcome-unknown");
+            second.assert_problem(423, "outcome-unknown");
             assert_eq!(gateway.state(key).await, Some(StateName::Held));
         }
         "rerun" => {
             assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false), "{key}");
-            let runs = upstream.runs(key);
+            let runs = upstream.requests_with_key(key);
             assert_eq!((runs[0].attempt(), runs[1].attempt()), (1, 2));
             assert!(runs[0].fence() < runs[1].fence());
-            gateway.send(charge(key, ORDER)).await.replays(&second);
+            gateway.send(charge(key, ORDER)).await.assert_replay_of(&second);
         }
         _ => {
-            second.is_problem(500, "operation-failed");
+            second.assert_problem(500, "operation-failed");
             assert!(second.is_replayed());
-            gateway.send(charge(key, ORDER)).await.replays(&second);
+            gateway.send(charge(key, ORDER)).await.assert_replay_of(&second);
         }
     }
     let runs = if on_unknown == "rerun" { 2 } else { 1 };
-    assert_eq!(upstream.runs(key).len(), runs, "{key} under {on_unknown}");
+    assert_eq!(upstream.requests_with_key(key).len(), runs, "{key} under {on_unknown}");
 }
 
-/// Sent, then broken: the first client gets an unknown outcome; where that is final, it gets the
+/// ClientRequest, then broken: the first client gets an unknown outcome; where that is final, it gets the
 /// same as every repeat.
 async fn breaks(key: &'static str, reply: impl Fn() -> Reply + Clone + Send + Sync + 'static) {
     under_each(async |on_unknown| {
@@ -68,11 +69,11 @@ async fn breaks(key: &'static str, reply: impl Fn() -> Reply + Clone + Send + Sy
         let (upstream, gateway) = first_run(on_unknown, move |_| reply()).await;
         let first = gateway.send(charge(key, ORDER)).await;
         match on_unknown {
-            "fail" => first.is_problem(500, "operation-failed"),
-            _ => first.is_problem(504, "upstream-timeout"),
+            "fail" => first.assert_problem(500, "operation-failed"),
+            _ => first.assert_problem(504, "upstream-timeout"),
         }
         is_unknown(&upstream, &gateway, key, on_unknown).await;
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     })
     .await;
 }
@@ -97,8 +98,8 @@ async fn an_answer_of_unknown_length_that_breaks_off_is_an_unknown_outcome() {
 #[tokio::test]
 async fn an_answer_of_known_length_that_breaks_off_is_recorded_by_its_head() {
     under_each(async |on_unknown| {
-        let (upstream, gateway) = first_run(on_unknown, |seen| {
-            let large = if seen.key() == "large" { 3_000_000 } else { 5_000 };
+        let (upstream, gateway) = first_run(on_unknown, |request| {
+            let large = if request.key() == "large" { 3_000_000 } else { 5_000 };
             Reply::new(201, vec![b'x'; large]).cut_after(1000)
         })
         .await;
@@ -108,11 +109,11 @@ async fn an_answer_of_known_length_that_breaks_off_is_recorded_by_its_head() {
             assert!(first.is_err(), "what has come is not the whole answer: {first:?}");
             for _ in 0..2 {
                 let again = gateway.send(charge(key, ORDER)).await;
-                again.is_problem(410, "response-not-retained");
+                again.assert_problem(410, "response-not-retained");
             }
-            assert_eq!(upstream.runs(key).len(), 1, "{key}");
+            assert_eq!(upstream.requests_with_key(key).len(), 1, "{key}");
         }
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     })
     .await;
 }
@@ -125,8 +126,8 @@ async fn an_upstream_that_never_answers_is_an_unknown_outcome() {
 #[tokio::test]
 async fn other_server_errors_are_passed_on_and_their_outcome_is_unknown() {
     under_each(async |on_unknown| {
-        let (upstream, gateway) = first_run(on_unknown, |seen| {
-            Reply::new(seen.key().parse().unwrap(), "a balancer's page")
+        let (upstream, gateway) = first_run(on_unknown, |request| {
+            Reply::new(request.key().parse().unwrap(), "a balancer's page")
         })
         .await;
         // 408, 500 and 503 too: timeouts of frameworks and proxies send them while the work goes
@@ -134,22 +135,22 @@ async fn other_server_errors_are_passed_on_and_their_outcome_is_unknown() {
         for status in ["408", "499", "500", "502", "503", "504"] {
             let first = gateway.send(charge(status, ORDER)).await;
             match on_unknown {
-                "fail" => first.is_problem(500, "operation-failed"),
+                "fail" => first.assert_problem(500, "operation-failed"),
                 _ => {
                     assert_eq!((first.status.as_str(), first.text()), (status, "a balancer's page"))
                 }
             }
             is_unknown(&upstream, &gateway, status, on_unknown).await;
         }
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn statuses_that_keep_covers_are_replayed() {
-    let (upstream, gateway) = first_run("hold", |seen| {
-        let reply = Reply::new(seen.key().parse().unwrap(), "as it is");
+    let (upstream, gateway) = first_run("hold", |request| {
+        let reply = Reply::new(request.key().parse().unwrap(), "as it is");
         reply.header("etag", "\"7\"").header("location", "/there").header("x-request-id", "1")
     })
     .await;
@@ -158,34 +159,35 @@ async fn statuses_that_keep_covers_are_replayed() {
         assert_eq!((first.status.as_str(), first.text()), (status, "as it is"));
         assert_eq!(first.header("x-request-id"), Some("1"));
         let second = gateway.send(charge(status, ORDER)).await;
-        second.replays(&first);
+        second.assert_replay_of(&first);
         assert_eq!(second.header("x-request-id"), None);
-        assert_eq!(upstream.runs(status).len(), 1);
+        assert_eq!(upstream.requests_with_key(status).len(), 1);
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn statuses_on_the_release_list_free_the_key() {
     let (upstream, gateway) =
-        first_run("hold", |seen| Reply::new(seen.key().parse().unwrap(), "try again")).await;
+        first_run("hold", |request| Reply::new(request.key().parse().unwrap(), "try again")).await;
     for status in ["401", "403", "405", "425", "429", "501"] {
         let first = gateway.send(charge(status, ORDER)).await;
         assert_eq!((first.status.as_str(), first.text()), (status, "try again"));
         assert_eq!(gateway.state(status).await, Some(StateName::Released));
         let second = gateway.send(charge(status, ORDER)).await;
         assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
-        let attempts: Vec<u64> = upstream.runs(status).iter().map(Seen::attempt).collect();
+        let attempts: Vec<u64> =
+            upstream.requests_with_key(status).iter().map(ReceivedRequest::attempt).collect();
         assert_eq!(attempts, [1, 2]);
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 /// A client that follows a 307 sends the same key to another path.
 #[tokio::test]
 async fn statuses_on_the_forget_list_free_the_key_for_any_request() {
     let (upstream, gateway) =
-        first_run("hold", |seen| Reply::new(seen.key().parse().unwrap(), "elsewhere")).await;
+        first_run("hold", |request| Reply::new(request.key().parse().unwrap(), "elsewhere")).await;
     for status in ["307", "308", "421"] {
         let first = gateway.send(charge(status, ORDER)).await;
         assert_eq!((first.status.as_str(), first.text()), (status, "elsewhere"));
@@ -193,18 +195,18 @@ async fn statuses_on_the_forget_list_free_the_key_for_any_request() {
         *followed.uri_mut() = "/elsewhere".parse().unwrap();
         let second = gateway.send(followed).await;
         assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
-        let runs = upstream.runs(status);
+        let runs = upstream.requests_with_key(status);
         assert_eq!((runs[0].attempt(), runs[1].attempt()), (1, 1));
         assert!(runs[0].fence() < runs[1].fence());
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_client_error_that_asks_for_a_retry_frees_the_key() {
-    let (upstream, gateway) = first_run("hold", |seen| {
+    let (upstream, gateway) = first_run("hold", |request| {
         let reply = Reply::new(409, "locked");
-        match seen.key() {
+        match request.key() {
             "after" => reply.header("retry-after", "1"),
             _ => reply.header("x-should-retry", "true"),
         }
@@ -213,16 +215,16 @@ async fn a_client_error_that_asks_for_a_retry_frees_the_key() {
     for key in ["after", "should"] {
         assert_eq!(gateway.send(charge(key, ORDER)).await.text(), "locked");
         assert_eq!(gateway.send(charge(key, ORDER)).await.status.as_u16(), 201);
-        assert_eq!(upstream.runs(key)[1].attempt(), 2);
+        assert_eq!(upstream.requests_with_key(key)[1].attempt(), 2);
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn keep_and_release_are_the_routes_to_say() {
-    let upstream = Upstream::start(|seen| {
-        let status = seen.path.trim_start_matches("/all/").trim_start_matches("/list/");
-        Reply::new(status.parse().unwrap(), format!("run {}", seen.number))
+    let upstream = Upstream::start(|request| {
+        let status = request.path.trim_start_matches("/all/").trim_start_matches("/list/");
+        Reply::new(status.parse().unwrap(), format!("run {}", request.number))
     })
     .await;
     let gateway = Setup::new(&upstream.url())
@@ -239,30 +241,30 @@ async fn keep_and_release_are_the_routes_to_say() {
     };
     for path in ["/all/500", "/all/429", "/all/503", "/all/502", "/list/201"] {
         let first = send(path).await;
-        send(path).await.replays(&first);
-        assert_eq!(upstream.runs(path).len(), 1, "{path}");
+        send(path).await.assert_replay_of(&first);
+        assert_eq!(upstream.requests_with_key(path).len(), 1, "{path}");
     }
     // Off the release list, a 500 no longer proves that nothing happened; nor does a 200 that is
     // not kept.
     for path in ["/list/500", "/list/200"] {
-        assert_eq!(send(path).await.text(), format!("run {}", upstream.total()));
-        send(path).await.is_problem(423, "outcome-unknown");
-        assert_eq!(upstream.runs(path).len(), 1, "{path}");
+        assert_eq!(send(path).await.text(), format!("run {}", upstream.request_count()));
+        send(path).await.assert_problem(423, "outcome-unknown");
+        assert_eq!(upstream.requests_with_key(path).len(), 1, "{path}");
     }
     for path in ["/list/503", "/list/404"] {
         assert!(!send(path).await.is_replayed());
         assert!(!send(path).await.is_replayed());
-        assert_eq!(upstream.runs(path).len(), 2, "{path}");
+        assert_eq!(upstream.requests_with_key(path).len(), 2, "{path}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn the_upstream_may_say_itself_what_its_answer_means() {
     under_each(async |on_unknown| {
-        let (upstream, gateway) = first_run(on_unknown, |seen| {
-            let status = if seen.key() == "unknown" { 200 } else { 500 };
-            Reply::new(status, "said").header("idempotency-outcome", seen.key())
+        let (upstream, gateway) = first_run(on_unknown, |request| {
+            let status = if request.key() == "unknown" { 200 } else { 500 };
+            Reply::new(status, "log").header("idempotency-outcome", request.key())
         })
         .await;
         let send = async |key| {
@@ -271,25 +273,25 @@ async fn the_upstream_may_say_itself_what_its_answer_means() {
             answer
         };
         let first = send("completed").await;
-        assert_eq!((first.status.as_u16(), first.text()), (500, "said"));
-        send("completed").await.replays(&first);
-        assert_eq!(upstream.runs("completed").len(), 1);
+        assert_eq!((first.status.as_u16(), first.text()), (500, "log"));
+        send("completed").await.assert_replay_of(&first);
+        assert_eq!(upstream.requests_with_key("completed").len(), 1);
 
         for (key, attempt) in [("retry", 2), ("forget", 1)] {
             let first = send(key).await;
-            assert_eq!((first.status.as_u16(), first.text()), (500, "said"));
+            assert_eq!((first.status.as_u16(), first.text()), (500, "log"));
             assert_eq!(send(key).await.status.as_u16(), 201);
-            assert_eq!(upstream.runs(key)[1].attempt(), attempt);
+            assert_eq!(upstream.requests_with_key(key)[1].attempt(), attempt);
         }
 
         let first = send("unknown").await;
         if on_unknown == "fail" {
-            first.is_problem(500, "operation-failed");
+            first.assert_problem(500, "operation-failed");
         } else {
-            assert_eq!((first.status.as_u16(), first.text()), (200, "said"));
+            assert_eq!((first.status.as_u16(), first.text()), (200, "log"));
         }
         is_unknown(&upstream, &gateway, "unknown", on_unknown).await;
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     })
     .await;
 }
@@ -297,20 +299,21 @@ async fn the_upstream_may_say_itself_what_its_answer_means() {
 /// The client got an answer that says it happened.
 #[tokio::test]
 async fn a_success_that_the_upstream_takes_back_is_unknown_and_logged() {
-    let (upstream, gateway) =
-        first_run("hold", |seen| Reply::new(201, "said").header("idempotency-outcome", seen.key()))
-            .await;
+    let (upstream, gateway) = first_run("hold", |request| {
+        Reply::new(201, "log").header("idempotency-outcome", request.key())
+    })
+    .await;
     for key in ["retry", "forget"] {
-        assert_eq!(gateway.send(charge(key, ORDER)).await.text(), "said");
+        assert_eq!(gateway.send(charge(key, ORDER)).await.text(), "log");
         is_unknown(&upstream, &gateway, key, "hold").await;
     }
-    gateway.says("Idempotency-Outcome that says nothing happened").await;
-    gateway.through().await;
+    gateway.wait_for_log("Idempotency-Outcome that says nothing happened").await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_held_record_says_why() {
-    let (_upstream, gateway) = first_run("hold", |seen| match seen.key() {
+    let (_upstream, gateway) = first_run("hold", |request| match request.key() {
         "answered" => Reply::new(503, ""),
         "closed" => Reply::closed(),
         "cut" => Reply::new(201, vec![b'x'; 5000]).chunked().cut_after(1000),
@@ -329,7 +332,7 @@ async fn a_held_record_says_why() {
         assert_eq!((held.state, &held.reason), (StateName::Held, &Some(reason)), "{key}");
         assert_eq!(held.about.as_str(), "POST shop.example/charges");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -341,16 +344,16 @@ async fn a_refused_connection_frees_the_key_and_counts_as_no_attempt() {
         let gateway = setup.start().await;
         for _ in 0..3 {
             let answer = gateway.send(charge("k", ORDER)).await;
-            answer.is_problem(502, "upstream-unreachable");
+            answer.assert_problem(502, "upstream-unreachable");
             assert_eq!(gateway.state("k").await, Some(StateName::Released));
         }
         let upstream = Upstream::at(nowhere, Reply::created).await;
         let answer = gateway.send(charge("k", ORDER)).await;
         assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, false));
-        gateway.send(charge("k", ORDER)).await.replays(&answer);
-        let runs = upstream.runs("k");
+        gateway.send(charge("k", ORDER)).await.assert_replay_of(&answer);
+        let runs = upstream.requests_with_key("k");
         assert_eq!((runs.len(), runs[0].attempt()), (1, 1));
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     })
     .await;
 }
@@ -358,9 +361,9 @@ async fn a_refused_connection_frees_the_key_and_counts_as_no_attempt() {
 #[tokio::test]
 async fn a_name_that_does_not_exist_is_never_reached() {
     let gateway = Setup::new("http://nowhere.invalid:80").start().await;
-    gateway.send(charge("k", ORDER)).await.is_problem(502, "upstream-unreachable");
+    gateway.send(charge("k", ORDER)).await.assert_problem(502, "upstream-unreachable");
     assert_eq!(gateway.state("k").await, Some(StateName::Released));
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -387,11 +390,11 @@ async fn joiners_of_an_unreached_upstream_get_the_same_answer() {
     crate::operators::reaches(&gateway, "semel_waiting", 5).await;
     refuse.add_permits(1);
     for answer in joiners.into_iter().chain([first]) {
-        answer.await.unwrap().is_problem(502, "upstream-unreachable");
+        answer.await.unwrap().assert_problem(502, "upstream-unreachable");
     }
     server.await.unwrap();
     assert_eq!(gateway.state("k").await, Some(StateName::Released));
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -403,7 +406,7 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
             drop(listener.accept().await.unwrap());
         }
     });
-    let gateway = Gateway::before(&format!("http://{address}")).await;
+    let gateway = Gateway::in_front_of(&format!("http://{address}")).await;
     let mut answers: Vec<(&str, Answer)> = Vec::new();
     for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         answers.push((key, gateway.send(charge(key, ORDER)).await));
@@ -414,12 +417,12 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
     for (key, first) in answers {
         let second = gateway.send(charge(key, ORDER)).await;
         match first.slug().as_str() {
-            "upstream-unreachable" => assert_eq!(upstream.runs(key)[0].attempt(), 1),
-            "upstream-timeout" => second.is_problem(423, "outcome-unknown"),
+            "upstream-unreachable" => assert_eq!(upstream.requests_with_key(key)[0].attempt(), 1),
+            "upstream-timeout" => second.assert_problem(423, "outcome-unknown"),
             other => panic!("{other}"),
         }
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -429,10 +432,10 @@ async fn an_answer_too_large_goes_out_whole_and_is_not_retained() {
     let first = gateway.send(charge("k", ORDER)).await;
     assert_eq!((first.status.as_u16(), first.body.len()), (201, 300_000));
     for _ in 0..2 {
-        gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+        gateway.send(charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     }
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 /// An upstream that is killed while it writes such an answer leaves one that looks whole.
@@ -450,17 +453,17 @@ async fn an_answer_that_ends_with_its_connection_is_replayed_only_if_it_said_so(
             while stream.read_u8().await.unwrap() != b'}' {}
             stream.write_all(format!("{head}\r\n\r\nhalf").as_bytes()).await.unwrap();
         });
-        let gateway = Gateway::before(&format!("http://{address}")).await;
+        let gateway = Gateway::in_front_of(&format!("http://{address}")).await;
         let first = gateway.send(charge("k", "{}")).await;
         assert_eq!((first.status.as_u16(), first.text()), (201, "half"), "{head}");
         server.await.unwrap();
         let second = gateway.send(charge("k", "{}")).await;
         if replayed {
-            second.replays(&first);
+            second.assert_replay_of(&first);
         } else {
-            second.is_problem(410, "response-not-retained");
+            second.assert_problem(410, "response-not-retained");
         }
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }
 
@@ -469,21 +472,21 @@ async fn joiners_of_a_broken_execution_get_the_same_answer() {
     let gate = crate::common::Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |_| Reply::closed().behind(&gate)
+        move |_| Reply::closed().blocked_on(&gate)
     })
     .await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let request = || tokio::spawn(send(gateway.address(), charge("k", ORDER)));
     let first = request();
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     let joiners: Vec<_> = (0..5).map(|_| request()).collect();
     crate::operators::reaches(&gateway, "semel_waiting", 5).await;
     gate.open();
     for answer in joiners.into_iter().chain([first]) {
-        answer.await.unwrap().is_problem(504, "upstream-timeout");
+        answer.await.unwrap().assert_problem(504, "upstream-timeout");
     }
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -496,12 +499,12 @@ async fn a_wire_that_is_reset_while_the_request_is_sent_is_an_unknown_outcome() 
         stream.read_exact(&mut [0; 20]).await.unwrap();
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
     });
-    let gateway = Gateway::before(&format!("http://{address}")).await;
+    let gateway = Gateway::in_front_of(&format!("http://{address}")).await;
     let large = format!("\"{}\"", "x".repeat(900_000));
-    gateway.send(charge("k", &large)).await.is_problem(504, "upstream-timeout");
+    gateway.send(charge("k", &large)).await.assert_problem(504, "upstream-timeout");
     server.await.unwrap();
     let upstream = Upstream::at(address, Reply::created).await;
-    gateway.send(charge("k", &large)).await.is_problem(423, "outcome-unknown");
-    assert_eq!(upstream.total(), 0);
-    gateway.through().await;
+    gateway.send(charge("k", &large)).await.assert_problem(423, "outcome-unknown");
+    assert_eq!(upstream.request_count(), 0);
+    gateway.assert_clean_shutdown().await;
 }

@@ -262,7 +262,7 @@ async fn bodies_that_never_come(kind: Kind, by_streams: bool) {
     let counted = metrics(&gateway).await;
     assert!(counted["semel_arriving"] >= 50.0, "the attack has ended before its end: {counted:?}");
     assert!(counted[r#"semel_evicted_total{reason="body"}"#] > 0.0, "{counted:?}");
-    assert_eq!(upstream.total(), ASKS, "each key runs once, and none of the attacker's");
+    assert_eq!(upstream.request_count(), ASKS, "each key runs once, and none of the attacker's");
     drop(attack);
     reaches(&gateway, "semel_arriving", 0).await;
 }
@@ -374,7 +374,7 @@ async fn streams_that_do_not_end_as_announced_keep_no_client_out() {
     }
     reaches(&gateway, "semel_connections", 40).await;
     innocents(&gateway, Kind::Anonymous, true).await;
-    assert_eq!(upstream.total(), ASKS, "none of the attacker's has run");
+    assert_eq!(upstream.request_count(), ASKS, "none of the attacker's has run");
 }
 
 /// An upstream that takes every WebSocket and is silent, beside one that answers.
@@ -477,7 +477,7 @@ async fn a_guarded_body_that_does_not_begin_ends_before_one_that_is_slow() {
     assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
     slow.write_all(&BODY.as_bytes()[1..]).await.unwrap();
     assert_eq!(timeout(TEST_TIMEOUT, read_status(&mut slow)).await, Ok(201));
-    assert_eq!(upstream.total(), 1);
+    assert_eq!(upstream.request_count(), 1);
     let counted = metrics(&gateway).await;
     assert_eq!(counted[r#"semel_evicted_total{reason="body-start"}"#], 1.0);
 }

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, until},
+    common::{Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until},
     operators::reaches,
 };
 
@@ -33,15 +33,15 @@ async fn write(gateway: &Gateway, bytes: &[u8]) -> TcpStream {
 #[tokio::test]
 async fn a_client_that_hangs_up_in_its_own_request_has_asked_for_nothing() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let whole = wire("k");
     for end in [10, whole.len() - ORDER.len(), whole.len() - 1] {
         drop(write(&gateway, &whole.as_bytes()[..end]).await);
     }
     reaches(&gateway, "semel_connections", 0).await;
-    assert_eq!((upstream.total(), gateway.state("k").await), (0, None));
+    assert_eq!((upstream.request_count(), gateway.state("k").await), (0, None));
     assert_eq!(gateway.send(charge("k", ORDER)).await.status.as_u16(), 201);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -49,12 +49,12 @@ async fn a_client_that_hangs_up_while_it_runs_finds_the_answer_later() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| Reply::created(seen).behind(&gate)
+        move |request| Reply::created(request).blocked_on(&gate)
     })
     .await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let client = write(&gateway, wire("k").as_bytes()).await;
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     drop(client);
     reaches(&gateway, "semel_connections", 0).await;
     assert_eq!(gateway.state("k").await, Some(StateName::InFlight));
@@ -63,9 +63,9 @@ async fn a_client_that_hangs_up_while_it_runs_finds_the_answer_later() {
     gate.open();
     let joiner = joiner.await.unwrap();
     assert_eq!(joiner.text(), "{\"key\": \"k\", \"charge\": 1}\n");
-    gateway.send(charge("k", ORDER)).await.replays(&joiner);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&joiner);
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 /// An answer of 3 MB that trickles: its head says all that the record needs.
@@ -92,8 +92,8 @@ async fn a_client_that_hangs_up_during_a_long_answer_holds_no_key() {
     upstream.await.unwrap();
     reaches(&gateway, "semel_in_flight", 0).await;
     assert_eq!(gateway.state("k").await, Some(StateName::Completed));
-    gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
-    gateway.through().await;
+    gateway.send(charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -101,12 +101,12 @@ async fn a_joiner_that_hangs_up_affects_no_other_client() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| Reply::created(seen).behind(&gate)
+        move |request| Reply::created(request).blocked_on(&gate)
     })
     .await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let first = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     let leaver = write(&gateway, wire("k").as_bytes()).await;
     let joiner = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
     reaches(&gateway, "semel_waiting", 2).await;
@@ -114,14 +114,14 @@ async fn a_joiner_that_hangs_up_affects_no_other_client() {
     reaches(&gateway, "semel_waiting", 1).await;
     gate.open();
     let first = first.await.unwrap();
-    assert_eq!((joiner.await.unwrap().body, upstream.total()), (first.body, 1));
-    gateway.through().await;
+    assert_eq!((joiner.await.unwrap().body, upstream.request_count()), (first.body, 1));
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn clients_that_hang_up_at_once_run_once_or_not_at_all() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let keys: Vec<String> = (0..40).map(|number| format!("key-{number}")).collect();
     for key in &keys {
         drop(write(&gateway, wire(key).as_bytes()).await);
@@ -129,43 +129,43 @@ async fn clients_that_hang_up_at_once_run_once_or_not_at_all() {
     reaches(&gateway, "semel_connections", 0).await;
     reaches(&gateway, "semel_in_flight", 0).await;
     for key in &keys {
-        let ran = upstream.runs(key).len();
+        let ran = upstream.requests_with_key(key).len();
         let answer = gateway.send(charge(key, ORDER)).await;
         assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, ran == 1), "{key}");
-        assert_eq!(upstream.runs(key).len(), 1, "{key}");
+        assert_eq!(upstream.requests_with_key(key).len(), 1, "{key}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_client_that_hangs_up_before_the_claim_is_granted_has_asked_for_it_all_the_same() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
-    let turn = gateway.setup.occupy().await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
+    let turn = gateway.setup.block_writes().await;
     let client = write(&gateway, wire("k").as_bytes()).await;
     reaches(&gateway, "semel_in_flight", 1).await;
     drop(client);
     reaches(&gateway, "semel_connections", 0).await;
-    assert_eq!(upstream.total(), 0, "the claim is not granted yet");
+    assert_eq!(upstream.request_count(), 0, "the claim is not granted yet");
     drop(turn);
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     reaches(&gateway, "semel_in_flight", 0).await;
     let answer = gateway.send(charge("k", ORDER)).await;
     assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, true));
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_client_that_hangs_up_in_its_answer_gets_it_whole_the_next_time() {
     let upstream = Upstream::start(|_| Reply::new(201, vec![b'x'; 900_000])).await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let mut client = write(&gateway, wire("k").as_bytes()).await;
     let mut first = [0; 100];
     client.read_exact(&mut first).await.unwrap();
     drop(client);
     let answer = gateway.send(charge("k", ORDER)).await;
     assert!(answer.is_replayed() && answer.body == vec![b'x'; 900_000]);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }

@@ -9,11 +9,11 @@ use tokio::{
 };
 
 use crate::{
-    common::{Answer, Gateway, ORDER, Reply, Sent, Setup, Upstream, charge, get},
+    common::{Answer, ClientRequest, Gateway, ORDER, Reply, Setup, Upstream, charge, get},
     operators::reaches,
 };
 
-fn with(mut request: Sent, lines: &[(&'static str, &str)]) -> Sent {
+fn with(mut request: ClientRequest, lines: &[(&'static str, &str)]) -> ClientRequest {
     for (name, value) in lines {
         request.headers_mut().append(*name, HeaderValue::from_str(value).unwrap());
     }
@@ -21,20 +21,20 @@ fn with(mut request: Sent, lines: &[(&'static str, &str)]) -> Sent {
 }
 
 /// The order under the key `k`, with these headers.
-fn order(lines: &[(&'static str, &str)]) -> Sent {
+fn order(lines: &[(&'static str, &str)]) -> ClientRequest {
     with(charge("k", ORDER), lines)
 }
 
-fn at(host: &str) -> Sent {
+fn at(host: &str) -> ClientRequest {
     order(&[("host", host)])
 }
 
 /// A service for several tenants, which names the tenant in its answer.
 async fn tenants() -> Upstream {
-    Upstream::start(|seen| {
-        let of = |name| seen.header(name).unwrap_or("-");
-        let said = format!("{} {} {}", seen.number, of("host"), of("stripe-account"));
-        Reply::new(201, said)
+    Upstream::start(|request| {
+        let of = |name| request.header(name).unwrap_or("-");
+        let log = format!("{} {} {}", request.number, of("host"), of("stripe-account"));
+        Reply::new(201, log)
     })
     .await
 }
@@ -59,11 +59,11 @@ async fn tenants_by_host_run_apart_and_get_their_own_answers() {
     let b = gateway.send(shop("shop-b.example")).await;
     ran(&a, "1 shop-a.example -");
     ran(&b, "2 shop-b.example -");
-    gateway.send(shop("Shop-A.example:8443")).await.replays(&a);
-    gateway.send(shop("shop-b.example.")).await.replays(&b);
-    gateway.send(shop("127.0.0.1")).await.is_problem(403, "caller-unidentified");
-    assert_eq!(upstream.total(), 2);
-    gateway.through().await;
+    gateway.send(shop("Shop-A.example:8443")).await.assert_replay_of(&a);
+    gateway.send(shop("shop-b.example.")).await.assert_replay_of(&b);
+    gateway.send(shop("127.0.0.1")).await.assert_problem(403, "caller-unidentified");
+    assert_eq!(upstream.request_count(), 2);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -82,14 +82,14 @@ async fn accounts_of_one_credential_run_apart_and_get_their_own_answers() {
     ran(&one, "1 shop.example acct_1");
     ran(&two, "2 shop.example acct_2");
     ran(&none, "3 shop.example -");
-    gateway.send(account("acct_1")).await.replays(&one);
-    gateway.send(account("acct_2")).await.replays(&two);
+    gateway.send(account("acct_1")).await.assert_replay_of(&one);
+    gateway.send(account("acct_2")).await.assert_replay_of(&two);
     let callers = gateway.records().await;
     let callers: Vec<&str> = callers.iter().map(|record| record.id.caller.as_str()).collect();
     assert!(callers.iter().any(|name| name.ends_with("+header:stripe-account:acct_2")));
     assert!(callers.iter().all(|name| !name.contains("platform")), "{callers:?}");
-    assert_eq!(upstream.total(), 3);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 3);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -99,10 +99,10 @@ async fn another_host_or_a_listed_header_makes_another_request() {
         Setup::new(&upstream.url()).defaults("fingerprint = { headers = [\"Stripe-Account\"] }");
     let gateway = setup.start().await;
     let first = gateway.send(at("shop-a.example")).await;
-    gateway.send(at("shop-b.example")).await.is_problem(422, "key-reused");
+    gateway.send(at("shop-b.example")).await.assert_problem(422, "key-reused");
     let account = order(&[("host", "shop-a.example"), ("stripe-account", "acct_1")]);
-    gateway.send(account).await.is_problem(422, "key-reused");
-    gateway.send(at("SHOP-A.example:80")).await.replays(&first);
+    gateway.send(account).await.assert_problem(422, "key-reused");
+    gateway.send(at("SHOP-A.example:80")).await.assert_replay_of(&first);
     // The target of a request counts before its Host, and the upstream gets the same.
     let absolute = "POST http://shop-a.example/charges HTTP/1.1\r\nhost: shop-b.example\r\n\
                     idempotency-key: k\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\
@@ -112,8 +112,8 @@ async fn another_host_or_a_listed_header_makes_another_request() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.contains("idempotent-replayed: true"), "{answer}");
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -122,30 +122,30 @@ async fn the_host_counts_only_where_the_upstream_gets_it() {
     for lines in ["upstream = { host = \"upstream\" }", "fingerprint = { host = \"ignore\" }"] {
         let gateway = Setup::new(&upstream.url()).defaults(lines).start().await;
         let first = gateway.send(at("a.example")).await;
-        gateway.send(at("b.example")).await.replays(&first);
-        gateway.through().await;
+        gateway.send(at("b.example")).await.assert_replay_of(&first);
+        gateway.assert_clean_shutdown().await;
     }
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let first = gateway.send(at("10.0.0.1:80")).await;
-    gateway.send(at("10.0.0.2:80")).await.replays(&first);
-    gateway.through().await;
-    assert_eq!(upstream.total(), 3);
+    gateway.send(at("10.0.0.2:80")).await.assert_replay_of(&first);
+    gateway.assert_clean_shutdown().await;
+    assert_eq!(upstream.request_count(), 3);
 }
 
 #[tokio::test]
 async fn the_forwarded_host_counts_behind_a_proxy_that_is_trusted() {
     let upstream = tenants().await;
     let shop = |host| order(&[("host", "inner.example"), ("x-forwarded-host", host)]);
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let first = gateway.send(shop("a.example")).await;
-    gateway.send(shop("b.example")).await.replays(&first);
-    gateway.through().await;
+    gateway.send(shop("b.example")).await.assert_replay_of(&first);
+    gateway.assert_clean_shutdown().await;
     let gateway = Setup::new(&upstream.url()).gateway("trust_forwarded = true").start().await;
     let first = gateway.send(shop("a.example")).await;
-    gateway.send(shop("b.example")).await.is_problem(422, "key-reused");
-    gateway.send(shop("A.example:443, other.example")).await.replays(&first);
-    gateway.through().await;
-    assert_eq!(upstream.total(), 2);
+    gateway.send(shop("b.example")).await.assert_problem(422, "key-reused");
+    gateway.send(shop("A.example:443, other.example")).await.assert_replay_of(&first);
+    gateway.assert_clean_shutdown().await;
+    assert_eq!(upstream.request_count(), 2);
 }
 
 #[tokio::test]
@@ -159,23 +159,23 @@ async fn the_upstream_gets_the_key_as_the_client_sent_it() {
     }
     let again = gateway.send(charge("\"bare\"", ORDER)).await;
     assert!(again.is_replayed(), "both spellings are one key");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let gateway = setup.defaults("mode = \"observe\"").start().await;
     for key in KEYS.into_iter().chain(["not a key", ""]) {
         gateway.send(charge(key, ORDER)).await;
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let keys: Vec<String> = upstream
-        .seen()
+        .requests()
         .iter()
-        .map(|seen| seen.header("idempotency-key").unwrap().to_owned())
+        .map(|request| request.header("idempotency-key").unwrap().to_owned())
         .collect();
     assert_eq!(keys, [&KEYS[..], &KEYS, &["not a key", ""]].concat());
 }
 
 #[tokio::test]
 async fn a_decline_is_kept_unless_nothing_proves_whose_key_in_the_body_it_is() {
-    let upstream = Upstream::start(|seen| Reply::new(402, seen.number.to_string())).await;
+    let upstream = Upstream::start(|request| Reply::new(402, request.number.to_string())).await;
     let route = "[[route]]\nmatch = \"POST /entries\"\nscope = \"entries\"\n\
                  key = [\"Idempotency-Key\", { json = [\"/contest\", \"/user\"] }]\n\
                  caller = [\"authorization\", \"anonymous\"]";
@@ -196,12 +196,12 @@ async fn a_decline_is_kept_unless_nothing_proves_whose_key_in_the_body_it_is() {
         let again = gateway.send(entry(lines)).await;
         assert_eq!((first.is_replayed(), again.is_replayed()), (false, kept), "{lines:?}");
     }
-    gateway.through().await;
-    let said = format!("{route}\nkeep = \"deterministic\"");
-    let gateway = Setup::new(&upstream.url()).tables(&said).start().await;
+    gateway.assert_clean_shutdown().await;
+    let log = format!("{route}\nkeep = \"deterministic\"");
+    let gateway = Setup::new(&upstream.url()).tables(&log).start().await;
     let first = gateway.send(entry(&[])).await;
-    gateway.send(entry(&[])).await.replays(&first);
-    gateway.through().await;
+    gateway.send(entry(&[])).await.assert_replay_of(&first);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -232,12 +232,12 @@ async fn a_request_with_a_key_that_no_route_takes_is_counted_and_named_once() {
     reaches(&gateway, &counted("unmatched-keyed"), 4).await;
     reaches(&gateway, &counted("unmatched"), 2).await;
     reaches(&gateway, &counted("route"), 1).await;
-    gateway.says("matches no route").await;
-    let said = gateway.said();
-    let said: Vec<&String> = said.iter().filter(|line| line.contains("matches no route")).collect();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("method=POST path=/v1/payment/1/refunds"), "{said:?}");
-    assert!(said[0].contains(" WARN ") && !said[0].contains("4242"), "{said:?}");
-    assert_eq!(upstream.total(), 7);
-    gateway.through().await;
+    gateway.wait_for_log("matches no route").await;
+    let log = gateway.log_lines();
+    let log: Vec<&String> = log.iter().filter(|line| line.contains("matches no route")).collect();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(log[0].contains("method=POST path=/v1/payment/1/refunds"), "{log:?}");
+    assert!(log[0].contains(" WARN ") && !log[0].contains("4242"), "{log:?}");
+    assert_eq!(upstream.request_count(), 7);
+    gateway.assert_clean_shutdown().await;
 }

@@ -1,4 +1,5 @@
-//! The contract, end to end: the real binary over real sockets, before an upstream that counts.
+//! End-to-end tests: the real binary over real sockets, in front of an upstream that counts
+//! requests.
 
 #![allow(
     clippy::unwrap_used,

@@ -9,7 +9,7 @@ use crate::common::{Client, ORDER, Reply, Setup, Upstream, charge, send};
 #[tokio::test]
 async fn fifty_at_once_over_two_gateways_run_once_and_get_equal_answers() {
     let upstream =
-        Upstream::start(|seen| Reply::created(seen).after(Duration::from_millis(300))).await;
+        Upstream::start(|request| Reply::created(request).after(Duration::from_millis(300))).await;
     let setup = Setup::new(&upstream.url()).defaults("wait = \"50s\"");
     let gateways = [setup.start().await, setup.start().await];
     let mut requests = JoinSet::new();
@@ -24,9 +24,9 @@ async fn fifty_at_once_over_two_gateways_run_once_and_get_equal_answers() {
         assert_eq!((answer.status.as_u16(), answer.text()), (201, body));
         assert_eq!(answer.header("location"), Some("/charges/1"));
     }
-    assert_eq!(upstream.total(), 1);
+    assert_eq!(upstream.request_count(), 1);
     for gateway in gateways {
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }
 
@@ -58,9 +58,9 @@ async fn many_keys_over_two_gateways_run_once_each() {
     for pair in walks.chunks(2) {
         assert_eq!(pair[0], pair[1]);
     }
-    assert_eq!(upstream.total(), 200);
+    assert_eq!(upstream.request_count(), 200);
     for gateway in gateways {
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }
 
@@ -76,11 +76,11 @@ async fn a_credential_means_the_same_caller_at_every_gateway_and_after_a_restart
     // Both find neither store nor secret.
     let (one, two) = tokio::join!(setup.start(), setup.start());
     let first = one.send(request()).await;
-    two.send(request()).await.replays(&first);
-    one.through().await;
-    two.through().await;
+    two.send(request()).await.assert_replay_of(&first);
+    one.assert_clean_shutdown().await;
+    two.assert_clean_shutdown().await;
     let again = setup.start().await;
-    again.send(request()).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
-    again.through().await;
+    again.send(request()).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
+    again.assert_clean_shutdown().await;
 }

@@ -10,7 +10,8 @@ use tokio::{
 };
 
 use crate::common::{
-    Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, Upstream, charge, get, local, send, until,
+    Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, Upstream, charge, get, local, send,
+    wait_until,
 };
 
 /// The metrics, by name and labels as they are written.
@@ -41,37 +42,37 @@ pub(crate) async fn reaches(gateway: &Gateway, name: &str, value: u32) {
 #[tokio::test]
 async fn health_is_of_the_process_and_readiness_of_the_store() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     for (path, text) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
         let answer = send(gateway.api(), local(path)).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, text));
     }
     // The gateway's own address has none of it.
     gateway.send(get("/healthz")).await;
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 /// Two that run, a replay, a joiner, a request that is released, one that is held and met again,
 /// one that never gets out, some that are refused, some that pass.
 async fn story(upstream: &Upstream, gateway: &Gateway, gate: &Gate) {
     let first = gateway.send(charge("one", ORDER)).await;
-    gateway.send(charge("one", ORDER)).await.replays(&first);
-    gateway.send(charge("one", "{}")).await.is_problem(422, "key-reused");
+    gateway.send(charge("one", ORDER)).await.assert_replay_of(&first);
+    gateway.send(charge("one", "{}")).await.assert_problem(422, "key-reused");
     let slow = tokio::spawn(send(gateway.address(), charge("slow", ORDER)));
-    until(|| upstream.runs("slow").len() == 1).await;
+    wait_until(|| upstream.requests_with_key("slow").len() == 1).await;
     let joiner = tokio::spawn(send(gateway.address(), charge("slow", ORDER)));
     reaches(gateway, "semel_waiting", 1).await;
     assert_eq!(metrics(gateway).await["semel_in_flight"], 1.0);
     gate.open();
     assert_eq!(slow.await.unwrap().body, joiner.await.unwrap().body);
     assert_eq!(gateway.send(charge("later", ORDER)).await.status.as_u16(), 429);
-    gateway.send(charge("broken", ORDER)).await.is_problem(504, "upstream-timeout");
-    gateway.send(charge("broken", ORDER)).await.is_problem(423, "outcome-unknown");
-    gateway.send(charge("a b", ORDER)).await.is_problem(400, "key-malformed");
+    gateway.send(charge("broken", ORDER)).await.assert_problem(504, "upstream-timeout");
+    gateway.send(charge("broken", ORDER)).await.assert_problem(423, "outcome-unknown");
+    gateway.send(charge("a b", ORDER)).await.assert_problem(400, "key-malformed");
     let mut nowhere = charge("nowhere", ORDER);
     *nowhere.uri_mut() = "/nowhere".parse().unwrap();
-    gateway.send(nowhere).await.is_problem(502, "upstream-unreachable");
+    gateway.send(nowhere).await.assert_problem(502, "upstream-unreachable");
     for _ in 0..3 {
         gateway.send(get("/charges")).await;
     }
@@ -84,11 +85,11 @@ async fn stage() -> (Upstream, Setup, Gate) {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| match seen.key() {
-            "slow" => Reply::created(seen).behind(&gate),
+        move |request| match request.key() {
+            "slow" => Reply::created(request).blocked_on(&gate),
             "later" => Reply::new(429, ""),
             "broken" => Reply::closed(),
-            _ => Reply::created(seen),
+            _ => Reply::created(request),
         }
     })
     .await;
@@ -141,13 +142,13 @@ async fn metrics_count_exactly_what_happened() {
     }
     assert!(metrics[r#"semel_store_seconds_count{operation="claim"}"#] >= 5.0);
     assert!(metrics[r#"semel_store_seconds_count{operation="record"}"#] >= 4.0);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_request_that_could_be_read_in_two_ways_is_counted() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     let head = "POST /charges HTTP/1.1\r\nhost: shop\r\ncontent-length: 5\r\n\
                 transfer-encoding: chunked\r\n\r\n0\r\n\r\n";
@@ -156,8 +157,8 @@ async fn a_request_that_could_be_read_in_two_ways_is_counted() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     reaches(&gateway, "semel_malformed_total", 1).await;
-    assert_eq!(upstream.total(), 0);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 0);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -174,12 +175,12 @@ async fn what_is_refused_for_its_route_is_counted_and_named() {
     }
     reaches(&gateway, "semel_malformed_total", 1).await;
     reaches(&gateway, "semel_unmatched_refused_total", 1).await;
-    gateway.says("path=/Charges").await;
-    let said = gateway.said();
+    gateway.wait_for_log("path=/Charges").await;
+    let log = gateway.log_lines();
     let is_named = |line: &String| line.contains("/Charges") && line.contains("required key");
-    assert!(said.iter().any(is_named), "{said:#?}");
-    assert_eq!(upstream.total(), 0);
-    gateway.through().await;
+    assert!(log.iter().any(is_named), "{log:#?}");
+    assert_eq!(upstream.request_count(), 0);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -188,14 +189,14 @@ async fn an_unguarded_request_that_fails_is_named_now_and_then() {
     let setup = Setup::new(&format!("http://{nowhere}")).gateway("threads = 1");
     let gateway = setup.start().await;
     for _ in 0..5 {
-        gateway.send(get("/reports?token=qu3ry")).await.is_problem(502, "upstream-unreachable");
+        gateway.send(get("/reports?token=qu3ry")).await.assert_problem(502, "upstream-unreachable");
     }
-    gateway.says("path=/reports").await;
-    let said = gateway.said().into_iter().filter(|line| line.contains("not guarded failed"));
-    let said: Vec<String> = said.collect();
-    assert!((1..5).contains(&said.len()), "{said:?}");
-    assert!(said[0].contains("method=GET") && !said[0].contains("qu3ry"), "{said:?}");
-    gateway.through().await;
+    gateway.wait_for_log("path=/reports").await;
+    let log = gateway.log_lines().into_iter().filter(|line| line.contains("not guarded failed"));
+    let log: Vec<String> = log.collect();
+    assert!((1..5).contains(&log.len()), "{log:?}");
+    assert!(log[0].contains("method=GET") && !log[0].contains("qu3ry"), "{log:?}");
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -211,10 +212,10 @@ async fn a_log_line_tells_what_became_of_a_request_and_no_secret() {
     story(&upstream, &gateway, &gate).await;
     let lines = || {
         let json = |line: &String| serde_json::from_str::<Value>(line).ok();
-        let lines: Vec<Value> = gateway.said().iter().filter_map(json).collect();
+        let lines: Vec<Value> = gateway.log_lines().iter().filter_map(json).collect();
         lines.into_iter().filter(|line| line["message"] == "request").collect::<Vec<_>>()
     };
-    until(|| lines().len() >= 11).await;
+    wait_until(|| lines().len() >= 11).await;
     let of = |key: &str| -> Vec<Value> {
         lines().into_iter().filter(|line| line["key"] == key).collect()
     };
@@ -236,12 +237,12 @@ async fn a_log_line_tells_what_became_of_a_request_and_no_secret() {
         (&ran["scope"], &ran["status"], &ran["attempt"]),
         (&json!("charges"), &json!(201), &json!(1))
     );
-    assert_eq!(ran["fence"], upstream.runs("one")[0].fence());
+    assert_eq!(ran["fence"], upstream.requests_with_key("one")[0].fence());
     assert_eq!(ran["caller"], "anonymous");
     assert_ne!(of("secret")[0]["caller"], "anonymous");
-    let said = gateway.said().join("\n");
+    let log = gateway.log_lines().join("\n");
     for secret in ["sk_live_42", "c00kie", "qu3ry", "4242424242424242", "amount"] {
-        assert!(!said.contains(secret), "{secret}: {said}");
+        assert!(!log.contains(secret), "{secret}: {log}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }

@@ -3,13 +3,15 @@
 use semel::core::StateName;
 
 use crate::{
-    common::{Gate, Gateway, ORDER, Reply, Sent, Setup, Upstream, charge, send, until},
+    common::{
+        ClientRequest, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+    },
     operators::reaches,
 };
 
 const MERCHANTS: &str = "caller = [{ header = \"X-Merchant\" }]";
 
-fn of(merchant: &str, key: &str) -> Sent {
+fn of(merchant: &str, key: &str) -> ClientRequest {
     let mut request = charge(key, ORDER);
     request.headers_mut().insert("x-merchant", merchant.parse().unwrap());
     request
@@ -24,7 +26,7 @@ async fn limited(upstream: &Upstream, limits: &str) -> Gateway {
 #[tokio::test]
 async fn a_request_that_only_says_grpc_leaves_no_held_record() {
     let upstream = Upstream::plain().await;
-    let gateway = Gateway::before(&upstream.url()).await;
+    let gateway = Gateway::in_front_of(&upstream.url()).await;
     let says_grpc = || {
         let mut request = charge("g1", ORDER);
         request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
@@ -33,9 +35,9 @@ async fn a_request_that_only_says_grpc_leaves_no_held_record() {
     let first = gateway.send(says_grpc()).await;
     assert_eq!(first.status.as_u16(), 201);
     assert_eq!(gateway.state("g1").await, Some(StateName::Completed));
-    gateway.send(says_grpc()).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    gateway.send(says_grpc()).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -48,37 +50,37 @@ async fn a_caller_over_its_quota_gets_429_while_another_goes_on() {
     }
     for _ in 0..2 {
         let refused = gateway.send(of("a", "4")).await;
-        refused.is_problem(429, "too-many-records");
+        refused.assert_problem(429, "too-many-records");
         assert_eq!(refused.header("retry-after"), Some("10"));
         assert_eq!(refused.header("x-should-retry"), Some("true"));
     }
-    gateway.send(of("a", "1")).await.replays(&first);
+    gateway.send(of("a", "1")).await.assert_replay_of(&first);
     assert_eq!(gateway.send(of("b", "4")).await.status.as_u16(), 201);
-    assert_eq!(upstream.total(), 4);
+    assert_eq!(upstream.request_count(), 4);
     reaches(&gateway, "semel_quota_used{quota=\"caller_records\"}", 3).await;
     reaches(&gateway, "semel_quota_limit{quota=\"caller_records\"}", 3).await;
     let counter = "semel_requests_total{scope=\"default\",outcome=\"too-many-records\"}";
     reaches(&gateway, counter, 2).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
 async fn a_caller_whose_outcomes_are_unknown_gets_429_while_another_goes_on() {
-    let upstream = Upstream::start(|seen| match seen.header("x-merchant") {
+    let upstream = Upstream::start(|request| match request.header("x-merchant") {
         Some("a") => Reply::new(500, "broken"),
-        _ => Reply::created(seen),
+        _ => Reply::created(request),
     })
     .await;
     let gateway = limited(&upstream, "held_per_caller = 2").await;
     for key in ["1", "2"] {
         assert_eq!(gateway.send(of("a", key)).await.status.as_u16(), 500);
     }
-    gateway.send(of("a", "3")).await.is_problem(429, "too-many-records");
-    gateway.send(of("a", "1")).await.is_problem(423, "outcome-unknown");
+    gateway.send(of("a", "3")).await.assert_problem(429, "too-many-records");
+    gateway.send(of("a", "1")).await.assert_problem(423, "outcome-unknown");
     assert_eq!(gateway.send(of("b", "3")).await.status.as_u16(), 201);
-    assert_eq!(upstream.total(), 3);
+    assert_eq!(upstream.request_count(), 3);
     reaches(&gateway, "semel_quota_used{quota=\"caller_held\"}", 2).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -86,9 +88,9 @@ async fn a_full_store_refuses_new_keys_with_503_while_replays_and_what_runs_go_o
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| match seen.key() {
-            "slow" => Reply::created(seen).behind(&gate),
-            _ => Reply::created(seen),
+        move |request| match request.key() {
+            "slow" => Reply::created(request).blocked_on(&gate),
+            _ => Reply::created(request),
         }
     })
     .await;
@@ -97,20 +99,20 @@ async fn a_full_store_refuses_new_keys_with_503_while_replays_and_what_runs_go_o
     let first = gateway.send(of("a", "1")).await;
     assert_eq!(gateway.send(of("b", "1")).await.status.as_u16(), 201);
     let running = tokio::spawn(send(gateway.address(), of("a", "slow")));
-    until(|| upstream.total() == 3).await;
+    wait_until(|| upstream.request_count() == 3).await;
     reaches(&gateway, "semel_quota_used{quota=\"records\"}", 3).await;
     for merchant in ["a", "c"] {
         let refused = gateway.send(of(merchant, "new")).await;
-        refused.is_problem(503, "store-full");
+        refused.assert_problem(503, "store-full");
         assert_eq!(refused.header("retry-after"), Some("10"));
     }
-    gateway.send(of("a", "1")).await.replays(&first);
+    gateway.send(of("a", "1")).await.assert_replay_of(&first);
     gate.open();
     let slow = running.await.unwrap();
     assert_eq!(slow.status.as_u16(), 201);
-    gateway.send(of("a", "slow")).await.replays(&slow);
-    assert_eq!(upstream.total(), 3);
-    gateway.through().await;
+    gateway.send(of("a", "slow")).await.assert_replay_of(&slow);
+    assert_eq!(upstream.request_count(), 3);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -123,12 +125,12 @@ async fn a_store_with_more_bytes_than_it_may_have_is_full() {
         number += 1;
         let answer = gateway.send(of("a", &number.to_string())).await;
         if answer.status.as_u16() == 503 {
-            answer.is_problem(503, "store-full");
+            answer.assert_problem(503, "store-full");
             break;
         }
         assert_eq!(answer.status.as_u16(), 201);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    assert_eq!(upstream.total(), number - 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), number - 1);
+    gateway.assert_clean_shutdown().await;
 }

@@ -33,10 +33,10 @@ fn is_stored(gateway: &Gateway) -> bool {
 async fn an_answer_is_stored_as_it_is() {
     let (upstream, gateway) = storing("\"full\"").await;
     let first = gateway.send(charge("k", ORDER)).await;
-    gateway.send(charge("k", ORDER)).await.replays(&first);
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
     assert!(!on_sqlite() || is_stored(&gateway), "or the tests below prove nothing");
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -45,11 +45,11 @@ async fn a_status_is_stored_alone() {
     let first = gateway.send(charge("k", ORDER)).await;
     assert!(first.text().contains(NUMBER), "the first client gets all of it");
     for _ in 0..2 {
-        gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+        gateway.send(charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     }
     assert!(!on_sqlite() || !is_stored(&gateway));
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn what_is_redacted_is_not_stored() {
         assert_eq!(again.header("etag"), Some("\"7\""));
     }
     assert!(!on_sqlite() || !is_stored(&gateway));
-    assert_eq!(upstream.total(), 1);
-    elsewhere.through().await;
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    elsewhere.assert_clean_shutdown().await;
+    gateway.assert_clean_shutdown().await;
 }

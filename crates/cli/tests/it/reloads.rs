@@ -10,17 +10,17 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use crate::common::{Client, Gateway, ORDER, Reply, Setup, Upstream, charge, until};
+use crate::common::{Client, Gateway, ORDER, Reply, Setup, Upstream, charge, wait_until};
 
 /// How often the gateway has said that it applied a configuration.
 fn applied(gateway: &Gateway) -> usize {
-    gateway.said().iter().filter(|line| line.contains("the configuration was applied")).count()
+    gateway.log_lines().iter().filter(|line| line.contains("the configuration was applied")).count()
 }
 
 pub(crate) async fn reload(gateway: &Gateway) {
     let before = applied(gateway);
     gateway.signal("HUP");
-    until(|| applied(gateway) > before).await;
+    wait_until(|| applied(gateway) > before).await;
 }
 
 #[tokio::test]
@@ -51,15 +51,15 @@ async fn a_reload_under_load_drops_no_connection_and_loses_no_request() {
     let folder = setup.clone();
     for round in 0..10 {
         let before = answered.load(Ordering::SeqCst);
-        until(|| answered.load(Ordering::SeqCst) > before + 20).await;
-        folder.towards(if round % 2 == 0 { &two } else { &one }).write();
+        wait_until(|| answered.load(Ordering::SeqCst) > before + 20).await;
+        folder.with_upstream(if round % 2 == 0 { &two } else { &one }).write();
         reload(&gateway).await;
     }
     stop.store(true, Ordering::SeqCst);
     let sent: usize = clients.join_all().await.into_iter().sum();
-    assert_eq!(one.total() + two.total(), sent);
-    assert!(one.total() > 0 && two.total() > 0);
-    gateway.through().await;
+    assert_eq!(one.request_count() + two.request_count(), sent);
+    assert!(one.request_count() > 0 && two.request_count() > 0);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -69,16 +69,16 @@ async fn a_changed_route_counts_from_the_next_request_on() {
     let gateway = setup.start().await;
     let mut client = gateway.connect().await;
     let first = client.send(charge("k", ORDER)).await;
-    client.send(charge("k", ORDER)).await.replays(&first);
+    client.send(charge("k", ORDER)).await.assert_replay_of(&first);
     setup.clone().defaults("mode = \"observe\"").write();
     reload(&gateway).await;
     assert!(!client.send(charge("k", ORDER)).await.is_replayed(), "it is not guarded any more");
-    assert_eq!(upstream.total(), 2);
+    assert_eq!(upstream.request_count(), 2);
     setup.write();
     reload(&gateway).await;
-    client.send(charge("k", ORDER)).await.replays(&first);
-    assert_eq!((applied(&gateway), upstream.total()), (2, 2));
-    gateway.through().await;
+    client.send(charge("k", ORDER)).await.assert_replay_of(&first);
+    assert_eq!((applied(&gateway), upstream.request_count()), (2, 2));
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -87,23 +87,27 @@ async fn a_bad_file_keeps_the_old_configuration_and_says_where_it_is_wrong() {
     let setup = Setup::new(&upstream.url());
     let gateway = setup.start().await;
     let first = gateway.send(charge("k", ORDER)).await;
-    for (bad, said) in [
+    for (bad, log) in [
         (setup.clone().defaults("retenion = \"1h\""), "retention"),
         (setup.clone().tables("[[route]\n"), "semel.toml:"),
     ] {
         bad.write();
         gateway.signal("HUP");
-        gateway.says("keeping the previous configuration").await;
-        gateway.says(said).await;
-        assert!(!gateway.said().iter().any(|line| line.contains("\\n")), "{:?}", gateway.said());
-        gateway.send(charge("k", ORDER)).await.replays(&first);
+        gateway.wait_for_log("keeping the previous configuration").await;
+        gateway.wait_for_log(log).await;
+        assert!(
+            !gateway.log_lines().iter().any(|line| line.contains("\\n")),
+            "{:?}",
+            gateway.log_lines()
+        );
+        gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
     }
     std::fs::remove_file(setup.file()).unwrap();
     gateway.signal("HUP");
-    gateway.says("No such file").await;
-    gateway.send(charge("k", ORDER)).await.replays(&first);
-    assert_eq!((applied(&gateway), upstream.total()), (0, 1));
-    gateway.through().await;
+    gateway.wait_for_log("No such file").await;
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
+    assert_eq!((applied(&gateway), upstream.request_count()), (0, 1));
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -115,11 +119,11 @@ async fn what_needs_a_restart_is_named_until_there_is_one() {
     changed.write();
     for round in 1..=2 {
         reload(&gateway).await;
-        let said = gateway.said();
-        let named = said.iter().filter(|line| line.contains("restart: gateway.drain, limits"));
-        assert_eq!(named.count(), round, "{said:#?}");
+        let log = gateway.log_lines();
+        let named = log.iter().filter(|line| line.contains("restart: gateway.drain, limits"));
+        assert_eq!(named.count(), round, "{log:#?}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 pub(crate) fn semel_reload(gateway: &Gateway, token: Option<&str>, arguments: &[&str]) -> Output {
@@ -141,16 +145,16 @@ async fn an_operator_reloads_with_the_token_only() {
         .environment("OPERATORS", TOKEN)
         .tables("[api]\noperator_token_env = \"OPERATORS\"");
     let gateway = setup.start().await;
-    setup.towards(&two).write();
+    setup.with_upstream(&two).write();
     for wrong in [None, Some("another-token-of-enough")] {
         assert!(!semel_reload(&gateway, wrong, &[]).status.success());
     }
     let mut client = Client::connect(gateway.address()).await;
     client.send(charge("1", ORDER)).await;
-    assert_eq!((one.total(), two.total()), (1, 0), "nothing has changed");
+    assert_eq!((one.request_count(), two.request_count()), (1, 0), "nothing has changed");
     let done = semel_reload(&gateway, Some(TOKEN), &[]);
     assert!(done.status.success(), "{done:?}");
     client.send(charge("2", ORDER)).await;
-    assert_eq!((one.total(), two.total()), (1, 1));
-    gateway.through().await;
+    assert_eq!((one.request_count(), two.request_count()), (1, 1));
+    gateway.assert_clean_shutdown().await;
 }

@@ -5,7 +5,7 @@ use std::fs;
 use http::HeaderValue;
 
 use crate::{
-    common::{Gateway, ORDER, Sent, Setup, Upstream, charge},
+    common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge},
     operators::reaches,
     reloads::{reload, semel_reload},
 };
@@ -16,16 +16,16 @@ const WAS: &str = "was = { scope = \"default\" }\n";
 /// Sends a reload that must be refused with this in its reason.
 async fn refused(gateway: &Gateway, reason: &str) {
     let refusals = |gateway: &Gateway| {
-        let said = gateway.said();
-        said.iter().filter(|line| line.contains("keeping the previous configuration")).count()
+        let log = gateway.log_lines();
+        log.iter().filter(|line| line.contains("keeping the previous configuration")).count()
     };
     let before = refusals(gateway);
     gateway.signal("HUP");
-    crate::common::until(|| refusals(gateway) > before).await;
-    gateway.says(reason).await;
+    crate::common::wait_until(|| refusals(gateway) > before).await;
+    gateway.wait_for_log(reason).await;
 }
 
-fn credentialed(key: &str) -> Sent {
+fn credentialed(key: &str) -> ClientRequest {
     let mut request = charge(key, ORDER);
     request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer opaque"));
     request
@@ -41,28 +41,28 @@ async fn the_first_route_finds_what_ran_under_the_implicit_one() {
 
     open.clone().tables(ROUTE).write();
     refused(&gateway, "the scope was \"default\" and is \"payments\"").await;
-    gateway.says("was = { scope = \"default\" }").await;
-    gateway.send(charge("k", ORDER)).await.replays(&first);
+    gateway.wait_for_log("was = { scope = \"default\" }").await;
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
 
     let was = open.clone().tables(&format!("{ROUTE}{WAS}"));
     was.write();
     reload(&gateway).await;
-    gateway.send(charge("k", ORDER)).await.replays(&first);
-    gateway.send(charge("k", "{}")).await.is_problem(422, "key-reused");
-    assert_eq!(upstream.total(), 1);
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
+    gateway.send(charge("k", "{}")).await.assert_problem(422, "key-reused");
+    assert_eq!(upstream.request_count(), 1);
     let second = gateway.send(charge("k2", ORDER)).await;
-    assert_eq!((second.is_replayed(), upstream.total()), (false, 2));
-    gateway.through().await;
+    assert_eq!((second.is_replayed(), upstream.request_count()), (false, 2));
+    gateway.assert_clean_shutdown().await;
 
     // The store remembers it beyond the process.
     let gateway = was.start().await;
-    gateway.send(charge("k", ORDER)).await.replays(&first);
-    gateway.send(charge("k2", ORDER)).await.replays(&second);
-    assert_eq!(upstream.total(), 2);
-    gateway.through().await;
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
+    gateway.send(charge("k2", ORDER)).await.assert_replay_of(&second);
+    assert_eq!(upstream.request_count(), 2);
+    gateway.assert_clean_shutdown().await;
     let back = open.spawn();
-    back.says("the scope was \"payments\" and is \"default\"").await;
-    assert_eq!(back.end().await.code(), Some(64));
+    back.wait_for_log("the scope was \"payments\" and is \"default\"").await;
+    assert_eq!(back.wait_for_exit().await.code(), Some(64));
 }
 
 #[tokio::test]
@@ -83,14 +83,14 @@ async fn another_caller_rule_is_refused_until_an_operator_accepts_it() {
         .await;
     let done = semel_reload(&gateway, Some(TOKEN), &[]);
     assert!(!done.status.success(), "{done:?}");
-    gateway.send(charge("k", ORDER)).await.replays(&first);
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
     let done = semel_reload(&gateway, Some(TOKEN), &["--accept-identity-change", "--who=zoe"]);
     assert!(done.status.success(), "{done:?}");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 
-    scoped("").spawn().says("semel serve --accept-identity-change").await;
+    scoped("").spawn().wait_for_log("semel serve --accept-identity-change").await;
     let gateway = scoped("").argument("--accept-identity-change").start().await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let audit = base.file().with_file_name("audit.jsonl");
     let audit = fs::read_to_string(audit).unwrap();
     let accepted = audit.lines().filter(|line| line.contains("\"act\":\"accept-identity-change\""));
@@ -109,10 +109,10 @@ async fn what_was_observed_is_not_run_again_once_the_route_guards() {
 
     open.write();
     reload(&gateway).await;
-    gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
-    gateway.send(charge("k", "{}")).await.is_problem(422, "key-reused");
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    gateway.send(charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
+    gateway.send(charge("k", "{}")).await.assert_problem(422, "key-reused");
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 /// The same setup with this secret, and the former one.
@@ -131,15 +131,15 @@ fn with_secrets(base: &Setup, now: &str, before: Option<&str>) -> Setup {
 async fn two_rotations_within_the_retention_are_refused() {
     let upstream = Upstream::plain().await;
     let base = Setup::new(&upstream.url());
-    with_secrets(&base, "ONE", None).start().await.through().await;
-    with_secrets(&base, "TWO", Some("ONE")).start().await.through().await;
+    with_secrets(&base, "ONE", None).start().await.assert_clean_shutdown().await;
+    with_secrets(&base, "TWO", Some("ONE")).start().await.assert_clean_shutdown().await;
     let third = with_secrets(&base, "THREE", Some("TWO"));
     let refused = third.spawn();
-    refused.says("the former secret is not configured any more").await;
-    assert_eq!(refused.end().await.code(), Some(64));
+    refused.wait_for_log("the former secret is not configured any more").await;
+    assert_eq!(refused.wait_for_exit().await.code(), Some(64));
     // The refused start has changed nothing.
-    with_secrets(&base, "TWO", Some("ONE")).start().await.through().await;
-    third.argument("--accept-identity-change").start().await.through().await;
+    with_secrets(&base, "TWO", Some("ONE")).start().await.assert_clean_shutdown().await;
+    third.argument("--accept-identity-change").start().await.assert_clean_shutdown().await;
 }
 
 /// As gateways are prepared for a secret to come.
@@ -147,9 +147,9 @@ async fn two_rotations_within_the_retention_are_refused() {
 async fn a_secret_that_was_never_in_use_may_be_left_out_again() {
     let upstream = Upstream::plain().await;
     let base = Setup::new(&upstream.url());
-    with_secrets(&base, "ONE", None).start().await.through().await;
-    with_secrets(&base, "ONE", Some("TWO")).start().await.through().await;
-    with_secrets(&base, "ONE", None).start().await.through().await;
+    with_secrets(&base, "ONE", None).start().await.assert_clean_shutdown().await;
+    with_secrets(&base, "ONE", Some("TWO")).start().await.assert_clean_shutdown().await;
+    with_secrets(&base, "ONE", None).start().await.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -159,29 +159,29 @@ async fn a_caller_is_found_under_the_former_secret() {
     let keyed = |now: &str, before: Option<&str>| with_secrets(&base, now, before);
     let gateway = keyed("ONE", None).start().await;
     let first = gateway.send(credentialed("k")).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let other = keyed("TWO", None).spawn();
-    other.says("secret_before_env").await;
-    assert!(!other.end().await.success());
+    other.wait_for_log("secret_before_env").await;
+    assert!(!other.wait_for_exit().await.success());
     let gateway = keyed("TWO", Some("ONE")).start().await;
-    gateway.send(credentialed("k")).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
+    gateway.send(credentialed("k")).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
     let second = gateway.send(credentialed("k2")).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     // Within the retention the first one is still needed, unless an operator accepts the loss.
     let refused = keyed("TWO", None).spawn();
-    refused.says("the former secret is not configured any more").await;
-    refused.says("semel serve --accept-identity-change").await;
-    assert_eq!(refused.end().await.code(), Some(64));
+    refused.wait_for_log("the former secret is not configured any more").await;
+    refused.wait_for_log("semel serve --accept-identity-change").await;
+    assert_eq!(refused.wait_for_exit().await.code(), Some(64));
     let gateway = keyed("TWO", None).argument("--accept-identity-change").start().await;
     // It was written under the second.
-    gateway.send(credentialed("k2")).await.replays(&second);
-    gateway.through().await;
+    gateway.send(credentialed("k2")).await.assert_replay_of(&second);
+    gateway.assert_clean_shutdown().await;
     // It is accepted once.
     let gateway = keyed("TWO", None).start().await;
-    gateway.send(credentialed("k2")).await.replays(&second);
-    assert_eq!(upstream.total(), 2);
-    gateway.through().await;
+    gateway.send(credentialed("k2")).await.assert_replay_of(&second);
+    assert_eq!(upstream.request_count(), 2);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -191,16 +191,16 @@ async fn a_shorter_retention_loses_no_record_under_the_former_secret() {
     let short = base.clone().defaults("retention = \"1s\"\nlease = \"1s\"");
     let gateway = with_secrets(&base, "ONE", None).start().await;
     let first = gateway.send(credentialed("k")).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let gateway = with_secrets(&short, "TWO", Some("ONE")).start().await;
     // The shorter retention passes; the record has the longer one.
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-    gateway.send(credentialed("k")).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    gateway.send(credentialed("k")).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
     let refused = with_secrets(&short, "TWO", None).spawn();
-    refused.says("the former secret is not configured any more").await;
-    assert_eq!(refused.end().await.code(), Some(64));
+    refused.wait_for_log("the former secret is not configured any more").await;
+    assert_eq!(refused.wait_for_exit().await.code(), Some(64));
 }
 
 #[tokio::test]
@@ -222,10 +222,10 @@ async fn the_date_of_a_deprecation_stays_the_same() {
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
     reload(&gateway).await;
     assert_eq!(date(&gateway).await, first, "after a reload");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let gateway = setup.start().await;
     assert_eq!(date(&gateway).await, first, "after a restart");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 /// An address that is taken ends a start, which has served nothing and changes nothing.
@@ -233,12 +233,12 @@ async fn the_date_of_a_deprecation_stays_the_same() {
 async fn a_start_that_fails_remembers_no_route() {
     let upstream = Upstream::plain().await;
     let open = Setup::new(&upstream.url());
-    open.start().await.through().await;
+    open.start().await.assert_clean_shutdown().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap().to_string();
     let was = open.clone().tables(&format!("{ROUTE}{WAS}"));
     let failed = was.argument("--listen").argument(&taken).spawn();
-    failed.says("cannot listen on").await;
-    assert!(!failed.end().await.success());
-    open.start().await.through().await;
+    failed.wait_for_log("cannot listen on").await;
+    assert!(!failed.wait_for_exit().await.success());
+    open.start().await.assert_clean_shutdown().await;
 }

@@ -14,17 +14,17 @@ const TOKEN: &str = "a-token-of-enough-characters";
 
 /// A gateway with a held key `k`, and an upstream that would answer well the second time.
 async fn held() -> (Upstream, Gateway) {
-    let upstream = Upstream::start(|seen| match seen.run {
+    let upstream = Upstream::start(|request| match request.run {
         1 => Reply::closed(),
-        _ => Reply::created(seen),
+        _ => Reply::created(request),
     })
     .await;
     let setup = Setup::new(&upstream.url())
         .environment("OPERATORS", TOKEN)
         .tables("[api]\noperator_token_env = \"OPERATORS\"");
     let gateway = setup.start().await;
-    gateway.send(charge("k", ORDER)).await.is_problem(504, "upstream-timeout");
-    gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    gateway.send(charge("k", ORDER)).await.assert_problem(504, "upstream-timeout");
+    gateway.send(charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     (upstream, gateway)
 }
 
@@ -48,17 +48,17 @@ async fn it_happened_and_this_is_the_answer() {
         assert_eq!(answer.header("location"), Some("/charges/7"));
         assert!(answer.is_replayed());
     }
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 /// Two keys broke off while the route observed, and get 423 now that it guards.
 #[tokio::test]
 async fn what_broke_off_while_it_was_observed_is_resolved_as_well() {
-    let upstream = Upstream::start(|seen| match (seen.key(), seen.run) {
-        ("fine", _) => Reply::created(seen),
+    let upstream = Upstream::start(|request| match (request.key(), request.run) {
+        ("fine", _) => Reply::created(request),
         (_, 1) => Reply::closed(),
-        _ => Reply::created(seen),
+        _ => Reply::created(request),
     })
     .await;
     let setup = Setup::new(&upstream.url())
@@ -66,14 +66,14 @@ async fn what_broke_off_while_it_was_observed_is_resolved_as_well() {
         .tables("[api]\noperator_token_env = \"OPERATORS\"");
     let gateway = setup.clone().defaults("mode = \"observe\"").start().await;
     for key in ["happened", "not"] {
-        gateway.send(charge(key, ORDER)).await.is_problem(504, "upstream-timeout");
+        gateway.send(charge(key, ORDER)).await.assert_problem(504, "upstream-timeout");
     }
     assert_eq!(gateway.send(charge("fine", ORDER)).await.status, 201);
     reaches(&gateway, "semel_store_seconds_count{operation=\"record\"}", 3).await;
     setup.write();
     reload(&gateway).await;
     for key in ["happened", "not"] {
-        gateway.send(charge(key, ORDER)).await.is_problem(423, "outcome-unknown");
+        gateway.send(charge(key, ORDER)).await.assert_problem(423, "outcome-unknown");
     }
 
     let why = ["--why", "the ledger has it", "--yes"];
@@ -90,12 +90,12 @@ async fn what_broke_off_while_it_was_observed_is_resolved_as_well() {
     let answer = gateway.send(charge("happened", ORDER)).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (201, "charge 7"));
     assert!(answer.is_replayed());
-    gateway.send(charge("happened", "{}")).await.is_problem(422, "key-reused");
+    gateway.send(charge("happened", "{}")).await.assert_problem(422, "key-reused");
     assert_eq!(gateway.send(charge("not", ORDER)).await.status, 201);
-    gateway.send(charge("fine", ORDER)).await.is_problem(410, "response-not-retained");
-    let runs = ["happened", "not", "fine"].map(|key| upstream.runs(key).len());
+    gateway.send(charge("fine", ORDER)).await.assert_problem(410, "response-not-retained");
+    let runs = ["happened", "not", "fine"].map(|key| upstream.requests_with_key(key).len());
     assert_eq!(runs, [1, 2, 1]);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -110,14 +110,14 @@ async fn an_answer_that_no_client_could_read_is_refused() {
     ] {
         let done = operate(&gateway, &[&resolve[..], &answer].concat());
         assert!(!done.status.success(), "{answer:?}: {done:?}");
-        gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+        gateway.send(charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     }
     let answer = ["--status", "200", "--body", "hello", "--header", "Content-Type: text/plain"];
     assert!(operate(&gateway, &[&resolve[..], &answer].concat()).status.success());
     let replayed = gateway.send(charge("k", ORDER)).await;
     assert_eq!((replayed.text(), replayed.header("content-length")), ("hello", Some("5")));
-    assert_eq!(upstream.total(), 1);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 1);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -129,14 +129,14 @@ async fn it_did_not_happen_and_may_run_again() {
     assert_eq!(gateway.state("k").await, Some(StateName::Released));
     let second = gateway.send(charge("k", ORDER)).await;
     assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
-    gateway.send(charge("k", ORDER)).await.replays(&second);
-    let runs = upstream.runs("k");
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&second);
+    let runs = upstream.requests_with_key("k");
     assert_eq!((runs.len(), runs[1].attempt()), (2, 2));
     assert!(runs[0].fence() < runs[1].fence());
     let again = operate(&gateway, &arguments);
     assert!(!again.status.success(), "it is completed now: {again:?}");
-    gateway.send(charge("k", ORDER)).await.replays(&second);
-    gateway.through().await;
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&second);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn what_is_deleted_is_new_within_a_second() {
         // Another request may have the key now.
         let answer = gateway.send(charge(key, r#"{"amount":1}"#)).await;
         assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, false));
-        assert_eq!(upstream.runs(key)[1].attempt(), 1);
+        assert_eq!(upstream.requests_with_key(key)[1].attempt(), 1);
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }

@@ -7,15 +7,15 @@ use crate::common::{Gateway, ORDER, Setup, Upstream, charge, on_sqlite};
 #[tokio::test]
 async fn one_argument_is_enough() {
     let upstream = Upstream::plain().await;
-    let setup = Setup::typed(&upstream.url()).argument("--caller=anonymous");
+    let setup = Setup::without_config_file(&upstream.url()).argument("--caller=anonymous");
     let gateway = setup.start().await;
     let first = gateway.send(charge("k", ORDER)).await;
-    gateway.send(charge("k", ORDER)).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
+    gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
     if on_sqlite() {
         assert!(setup.database().is_file(), "records are beside the program by default");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -24,22 +24,21 @@ async fn it_says_where_it_listens_and_what_it_guards() {
     let setup = Setup::new(&upstream.url());
     let table = "[[route]]\nmatch = \"POST /v1/payments/**\"\nscope = \"payments\"";
     let gateway = setup.tables(table).start().await;
-    gateway.says("api on http://127.0.0.1:").await;
-    gateway.says("(all else)").await;
-    let said = gateway.said();
-    let line =
-        |words: &[&str]| said.iter().any(|line| words.iter().all(|word| line.contains(word)));
-    assert!(line(&["listening on http://127.0.0.1:", &upstream.url()]), "{said:#?}");
-    assert!(line(&["POST", "/v1/payments/**", "payments", "hold", &upstream.url()]), "{said:#?}");
-    gateway.through().await;
+    gateway.wait_for_log("api on http://127.0.0.1:").await;
+    gateway.wait_for_log("(all else)").await;
+    let log = gateway.log_lines();
+    let line = |words: &[&str]| log.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(line(&["listening on http://127.0.0.1:", &upstream.url()]), "{log:#?}");
+    assert!(line(&["POST", "/v1/payments/**", "payments", "hold", &upstream.url()]), "{log:#?}");
+    gateway.assert_clean_shutdown().await;
 }
 
 /// Starts a gateway that cannot, and looks at its last words.
 async fn refuses(setup: &Setup, words: &[&str]) -> Option<i32> {
     let gateway: Gateway = setup.spawn();
-    let status = gateway.end().await;
+    let status = gateway.wait_for_exit().await;
     for word in words {
-        gateway.says(word).await;
+        gateway.wait_for_log(word).await;
     }
     assert!(!status.success(), "{status}");
     status.code()

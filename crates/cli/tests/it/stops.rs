@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, local, send, until},
+    common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, local, send, wait_until},
     fair_shares::read_status,
 };
 
@@ -44,9 +44,9 @@ async fn a_shutdown_under_load_loses_and_cuts_nothing() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |seen| match seen.key().starts_with("slow") {
-            true => Reply::created(seen).behind(&gate),
-            false => Reply::created(seen).after(Duration::from_millis(20)),
+        move |request| match request.key().starts_with("slow") {
+            true => Reply::created(request).blocked_on(&gate),
+            false => Reply::created(request).after(Duration::from_millis(20)),
         }
     })
     .await;
@@ -61,20 +61,22 @@ async fn a_shutdown_under_load_loses_and_cuts_nothing() {
     for number in 0..8 {
         slow.spawn(send(address, charge(&format!("slow-{number}"), ORDER)));
     }
-    until(|| answered.load(Ordering::SeqCst) > 200).await;
-    until(|| upstream.seen().iter().filter(|seen| seen.key().starts_with("slow")).count() == 8)
-        .await;
+    wait_until(|| answered.load(Ordering::SeqCst) > 200).await;
+    wait_until(|| {
+        upstream.requests().iter().filter(|request| request.key().starts_with("slow")).count() == 8
+    })
+    .await;
     gateway.signal("TERM");
     let sent: usize = clients.join_all().await.into_iter().sum();
-    until(|| std::net::TcpStream::connect(address).is_err()).await;
-    assert_eq!(gateway.exited(), None, "it waits for what runs");
+    wait_until(|| std::net::TcpStream::connect(address).is_err()).await;
+    assert_eq!(gateway.exit_status(), None, "it waits for what runs");
     gate.open();
     for answer in slow.join_all().await {
         assert_eq!(answer.status.as_u16(), 201);
     }
-    let status = gateway.end().await;
-    assert_eq!(status.code(), Some(0), "{:#?}", gateway.said());
-    assert_eq!(upstream.total(), sent + 8);
+    let status = gateway.wait_for_exit().await;
+    assert_eq!(status.code(), Some(0), "{:#?}", gateway.log_lines());
+    assert_eq!(upstream.request_count(), sent + 8);
     let mut query = semel::core::ListQuery::new();
     query.state = Some(StateName::InFlight);
     let left = gateway.setup.store().await.list(&query).await.unwrap();
@@ -88,11 +90,11 @@ async fn what_runs_longer_than_it_may_is_cut_off_and_it_says_so() {
     let gateway = setup.start().await;
     let mut client = gateway.connect().await;
     let first = tokio::spawn(async move { client.try_send(charge("k", ORDER)).await });
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     gateway.signal("TERM");
-    let status = gateway.end().await;
+    let status = gateway.wait_for_exit().await;
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
-    gateway.says("cut off").await;
+    gateway.wait_for_log("cut off").await;
     // It may have got `outcome-unknown`, or no answer.
     if let Ok(answer) = first.await.unwrap() {
         assert_eq!(answer.status.as_u16(), 504, "{answer:?}");
@@ -103,9 +105,9 @@ async fn what_runs_longer_than_it_may_is_cut_off_and_it_says_so() {
     while answer.slug() == "in-progress" {
         answer = successor.send(charge("k", ORDER)).await;
     }
-    answer.is_problem(423, "outcome-unknown");
-    assert_eq!(upstream.total(), 1);
-    successor.through().await;
+    answer.assert_problem(423, "outcome-unknown");
+    assert_eq!(upstream.request_count(), 1);
+    successor.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -114,11 +116,11 @@ async fn a_request_without_a_guard_that_is_cut_off_is_said_too() {
     let gateway = Setup::new(&upstream.url()).gateway("drain = \"1s\"").start().await;
     let mut client = gateway.connect().await;
     let first = tokio::spawn(async move { client.try_send(get("/report")).await });
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     gateway.signal("TERM");
-    let status = gateway.end().await;
+    let status = gateway.wait_for_exit().await;
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
-    gateway.says("cut off").await;
+    gateway.wait_for_log("cut off").await;
     assert!(first.await.unwrap().is_err());
 }
 
@@ -138,7 +140,7 @@ async fn idle_connections_do_not_hold_up_the_end() {
     let mut scraper = Client::connect(gateway.api()).await;
     assert_eq!(scraper.send(local("/healthz")).await.text(), "ok\n");
     let begun = tokio::time::Instant::now();
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     assert!(begun.elapsed() < Duration::from_secs(30), "the drain is 65 s");
     drop((clients, scraper));
 }
@@ -149,13 +151,13 @@ async fn a_second_signal_ends_the_grace_period() {
     let gateway = Setup::new(&upstream.url()).start().await;
     let mut client = gateway.connect().await;
     let first = tokio::spawn(async move { client.try_send(charge("k", ORDER)).await });
-    until(|| upstream.total() == 1).await;
+    wait_until(|| upstream.request_count() == 1).await;
     gateway.signal("TERM");
-    gateway.says("shutting down").await;
+    gateway.wait_for_log("shutting down").await;
     assert_eq!(send(gateway.api(), local("/readyz")).await.status.as_u16(), 503);
     assert_eq!(send(gateway.api(), local("/healthz")).await.status.as_u16(), 200);
     gateway.signal("TERM");
-    let status = gateway.end().await;
+    let status = gateway.wait_for_exit().await;
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
     assert!(first.await.unwrap().is_err());
 }
@@ -186,8 +188,8 @@ async fn a_connection_made_before_the_shutdown_is_served() {
     for client in &mut clients {
         assert_eq!(read_status(client).await, 201, "nothing is cut");
     }
-    assert_eq!(gateway.end().await.code(), Some(0), "{:#?}", gateway.said());
-    assert_eq!(upstream.total(), 20);
+    assert_eq!(gateway.wait_for_exit().await.code(), Some(0), "{:#?}", gateway.log_lines());
+    assert_eq!(upstream.request_count(), 20);
 }
 
 #[tokio::test]
@@ -206,6 +208,6 @@ async fn an_idle_client_that_has_sent_a_line_or_half_a_head_does_not_hold_it_up(
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     gateway.signal("TERM");
-    let status = gateway.end().await;
-    assert_eq!(status.code(), Some(0), "{:#?}", gateway.said());
+    let status = gateway.wait_for_exit().await;
+    assert_eq!(status.code(), Some(0), "{:#?}", gateway.log_lines());
 }

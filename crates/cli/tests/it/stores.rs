@@ -48,11 +48,11 @@ async fn a_new_store_is_logged_once_and_its_age_is_a_metric() {
     for created in [1, 0] {
         let gateway = setup.start().await;
         assert!(age(&gateway).await < 3600);
-        let logged = gateway.said();
+        let logged = gateway.log_lines();
         let logged = logged.iter().filter(|line| line.contains("created a new store"));
         assert_eq!(logged.clone().count(), created);
         assert!(logged.clone().all(|line| line.contains("WARN") && line.contains("store_id=")));
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }
 
@@ -65,15 +65,15 @@ async fn a_lost_store_is_made_again_only_by_the_command_that_is_named() {
     let setup = Setup::new(&upstream.url());
     let gateway = setup.start().await;
     gateway.send(charge("k", ORDER)).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     remove(&setup.database());
     let refused = setup.spawn();
-    assert_eq!(refused.end().await.code(), Some(1));
-    refused.says("--new-store").await;
-    let said = refused.said().join("\n");
-    assert!(said.contains("semel.db.secret (a secret that Semel wrote)"), "{said}");
+    assert_eq!(refused.wait_for_exit().await.code(), Some(1));
+    refused.wait_for_log("--new-store").await;
+    let log = refused.log_lines().join("\n");
+    assert!(log.contains("semel.db.secret (a secret that Semel wrote)"), "{log}");
     assert!(!setup.database().exists());
-    let (_, command) = said.split_once("an empty store instead: semel ").unwrap();
+    let (_, command) = log.split_once("an empty store instead: semel ").unwrap();
     let words: Vec<&str> = command.split_whitespace().collect();
     let made = semel(&setup, &words);
     assert!(made.status.success(), "{made:?}");
@@ -82,9 +82,9 @@ async fn a_lost_store_is_made_again_only_by_the_command_that_is_named() {
     assert!(String::from_utf8(again.stderr).unwrap().contains("already"), "{:?}", again.status);
     let gateway = setup.start().await;
     gateway.send(charge("k", ORDER)).await;
-    let fences: Vec<u64> = upstream.runs("k").iter().map(|run| run.fence()).collect();
+    let fences: Vec<u64> = upstream.requests_with_key("k").iter().map(|run| run.fence()).collect();
     assert!(fences.len() == 2 && fences[1] > fences[0], "{fences:?}");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let audit = setup.database().with_file_name("semel.db.audit.jsonl");
     assert!(fs::read_to_string(audit).unwrap().contains("\"act\":\"new-store\""));
 }
@@ -96,21 +96,21 @@ async fn another_store_than_the_one_that_is_named_is_refused() {
     }
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url());
-    setup.start().await.through().await;
+    setup.start().await.assert_clean_shutdown().await;
     let doctor = semel(&setup, &["doctor"]);
-    let said = String::from_utf8(doctor.stdout).unwrap();
-    let (_, id) = said.split_once("store_id = \"").unwrap();
+    let log = String::from_utf8(doctor.stdout).unwrap();
+    let (_, id) = log.split_once("store_id = \"").unwrap();
     let (id, _) = id.split_once('"').unwrap();
     let head = |id: &str| format!("store = \"sqlite:semel.db\"\nstore_id = \"{id}\"");
-    setup.clone().head(&head(id)).start().await.through().await;
+    setup.clone().head(&head(id)).start().await.assert_clean_shutdown().await;
     let other = setup.clone().head(&head("00000000000000000000000000000000")).spawn();
-    assert_eq!(other.end().await.code(), Some(1));
-    other.says("another store than the configuration says").await;
+    assert_eq!(other.wait_for_exit().await.code(), Some(1));
+    other.wait_for_log("another store than the configuration says").await;
     // A volume that is not mounted.
     let empty = Setup::new(&upstream.url()).head(&head(id));
     let refused = empty.spawn();
-    assert_eq!(refused.end().await.code(), Some(1));
-    refused.says("in the configuration").await;
+    assert_eq!(refused.wait_for_exit().await.code(), Some(1));
+    refused.wait_for_log("in the configuration").await;
     assert!(!empty.database().exists());
 }
 
@@ -128,21 +128,22 @@ async fn a_backup_is_taken_while_the_gateway_serves_and_restored() {
     let again = semel(&setup, &["backup", "copy.db"]);
     assert!(String::from_utf8(again.stderr).unwrap().contains("is there already"));
     gateway.send(charge("lost", ORDER)).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 
     remove(&setup.database());
     fs::copy(setup.database().with_file_name("copy.db"), setup.database()).unwrap();
     let refused = setup.spawn();
-    assert_eq!(refused.end().await.code(), Some(1));
-    refused.says("semel migrate --after-restore").await;
+    assert_eq!(refused.wait_for_exit().await.code(), Some(1));
+    refused.wait_for_log("semel migrate --after-restore").await;
     let words = ["migrate", "--after-restore", "--store", "sqlite:semel.db", "--json"];
     let restored = json(&semel(&setup, &words));
     assert_eq!(restored["store_id"], taken["store_id"]);
     let gateway = setup.start().await;
-    gateway.send(charge("before", ORDER)).await.replays(&first);
+    gateway.send(charge("before", ORDER)).await.assert_replay_of(&first);
     gateway.send(charge("lost", ORDER)).await;
-    let fences: Vec<u64> = upstream.runs("lost").iter().map(|run| run.fence()).collect();
+    let fences: Vec<u64> =
+        upstream.requests_with_key("lost").iter().map(|run| run.fence()).collect();
     assert!(fences.len() == 2 && fences[1] > fences[0], "{fences:?}");
     assert!(Some(fences[1]) > restored["fence_after"].as_u64());
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }

@@ -13,7 +13,7 @@ use semel_testkit::issuer::{
 };
 use serde_json::json;
 
-use crate::common::{Gateway, ORDER, Sent, Setup, Upstream, charge, local};
+use crate::common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge, local};
 
 fn jwt_rule(jwks: &str) -> String {
     format!(
@@ -29,7 +29,7 @@ fn with_file(upstream: &Upstream, keys: &[&SigningKey]) -> Setup {
     setup
 }
 
-fn with_token(key: &str, token: &str) -> Sent {
+fn with_token(key: &str, token: &str) -> ClientRequest {
     let mut request = charge(key, ORDER);
     let line = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
     request.headers_mut().insert("authorization", line);
@@ -50,16 +50,16 @@ async fn a_renewed_token_is_the_same_caller_and_another_subject_is_not() {
     let first = gateway.send(with_token("a", &key.sign(&claims("zoe")))).await;
     assert_eq!(first.status.as_u16(), 201);
     let renewed = key.sign(&claims_with("zoe", &json!({ "jti": "another", "iat": 1 })));
-    gateway.send(with_token("a", &renewed)).await.replays(&first);
-    assert_eq!(upstream.total(), 1);
+    gateway.send(with_token("a", &renewed)).await.assert_replay_of(&first);
+    assert_eq!(upstream.request_count(), 1);
     let other = gateway.send(with_token("a", &key.sign(&claims("max")))).await;
     assert!(!other.is_replayed());
-    assert_eq!(upstream.total(), 2);
+    assert_eq!(upstream.request_count(), 2);
     let mut callers: Vec<String> =
         gateway.records().await.iter().map(|record| record.id.caller.to_string()).collect();
     callers.sort();
     assert_eq!(callers, ["jwt:https://issuer.example:max", "jwt:https://issuer.example:zoe"]);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -84,15 +84,15 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
         ("opaque".to_owned(), 401, "caller-unverified"),
     ] {
         let answer = gateway.send(with_token("a", &token)).await;
-        answer.is_problem(status, slug);
+        answer.assert_problem(status, slug);
         let challenge = answer.header("www-authenticate");
         assert_eq!(challenge.is_some(), status == 401, "{answer:?}");
         assert!(challenge.is_none_or(|text| text.starts_with("Bearer ")), "{answer:?}");
     }
     let none = gateway.send(charge("a", ORDER)).await;
-    none.is_problem(401, "caller-unverified");
+    none.assert_problem(401, "caller-unverified");
     assert_eq!(none.header("www-authenticate"), Some("Bearer realm=\"semel\""));
-    assert_eq!(upstream.total(), 0);
+    assert_eq!(upstream.request_count(), 0);
     assert!(gateway.records().await.is_empty());
     for (reason, count) in [
         ("token-malformed", 1),
@@ -108,7 +108,7 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
         let line = format!("semel_caller_failures_total{{reason=\"{reason}\"}}");
         assert_eq!(metric(&gateway, &line).await, count, "{reason}");
     }
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -118,10 +118,10 @@ async fn a_route_that_observes_counts_bad_tokens_and_refuses_none() {
     let gateway = with_file(&upstream, &[&key]).defaults("mode = \"observe\"").start().await;
     let expired = key.sign(&claims_with("zoe", &json!({ "exp": 1 })));
     assert_eq!(gateway.send(with_token("a", &expired)).await.status.as_u16(), 201);
-    assert_eq!(upstream.total(), 1);
+    assert_eq!(upstream.request_count(), 1);
     let line = "semel_caller_failures_total{reason=\"expired\"}";
     assert_eq!(metric(&gateway, line).await, 1);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -137,22 +137,22 @@ async fn a_key_is_rotated_while_the_gateway_serves() {
     let replayed = loop {
         let answer = gateway.send(with_token("a", &renewed)).await;
         match answer.status.as_u16() {
-            401 => answer.is_problem(401, "caller-unverified"),
-            503 => answer.is_problem(503, "caller-unavailable"),
+            401 => answer.assert_problem(401, "caller-unverified"),
+            503 => answer.assert_problem(503, "caller-unavailable"),
             _ => break answer,
         }
     };
-    replayed.replays(&first);
+    replayed.assert_replay_of(&first);
     let left = gateway.send(with_token("b", &old.sign(&claims("zoe")))).await;
-    left.is_problem(401, "caller-unverified");
-    assert_eq!(upstream.total(), 1);
+    left.assert_problem(401, "caller-unverified");
+    assert_eq!(upstream.request_count(), 1);
     // The issuer goes away: what is known still verifies.
     server.set(JwksAnswer::Error);
-    gateway.send(with_token("a", &renewed)).await.replays(&first);
+    gateway.send(with_token("a", &renewed)).await.assert_replay_of(&first);
     assert_eq!(server.requests(), 2, "one at the start, one for the unknown key");
     let line = format!("semel_jwks_age_seconds{{source=\"{}\"}}", server.url());
     assert!(metric(&gateway, &line).await < 3600);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -164,20 +164,20 @@ async fn without_keys_nothing_is_verified_and_nothing_is_refused_for_good() {
         let server = JwksServer::start(answer.clone()).await;
         let gateway = Setup::new(&upstream.url()).defaults(&jwt_rule(&server.url())).start().await;
         let refused = gateway.send(with_token("a", &token)).await;
-        refused.is_problem(503, "caller-unavailable");
-        assert_eq!(upstream.total(), 0, "{answer:?}");
+        refused.assert_problem(503, "caller-unavailable");
+        assert_eq!(upstream.request_count(), 0, "{answer:?}");
         server.set(JwksAnswer::Text(key_set(&[&key])));
         loop {
             let answer = gateway.send(with_token("a", &token)).await;
             if answer.status.as_u16() == 201 {
                 break;
             }
-            answer.is_problem(503, "caller-unavailable");
+            answer.assert_problem(503, "caller-unavailable");
         }
-        assert_eq!(upstream.total(), 1);
+        assert_eq!(upstream.request_count(), 1);
         let line = format!("semel_jwks_refresh_failures_total{{source=\"{}\"}}", server.url());
         assert!(metric(&gateway, &line).await >= 1, "{answer:?}");
-        gateway.through().await;
+        gateway.assert_clean_shutdown().await;
     }
 }
 
@@ -197,16 +197,16 @@ async fn a_header_is_believed_from_its_networks_alone() {
         request
     };
     let gateway = Setup::new(&upstream.url()).defaults(&rule("10.0.0.0/8")).start().await;
-    gateway.send(spoofed()).await.is_problem(403, "caller-unidentified");
-    assert_eq!(upstream.total(), 0);
+    gateway.send(spoofed()).await.assert_problem(403, "caller-unidentified");
+    assert_eq!(upstream.request_count(), 0);
     assert_eq!(metric(&gateway, "semel_caller_failures_total{reason=\"network\"}").await, 1);
     assert_eq!(gateway.send(charge("b", ORDER)).await.status.as_u16(), 201, "without the header");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
     let gateway = Setup::new(&upstream.url()).defaults(&rule("127.0.0.0/8")).start().await;
     assert_eq!(gateway.send(spoofed()).await.status.as_u16(), 201);
     let records = gateway.records().await;
     assert_eq!(records[0].id.caller.as_str(), "header:x-merchant-id:7");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 /// Runs `semel caller` in the folder of a gateway.
@@ -259,5 +259,5 @@ async fn an_operator_finds_the_name_of_a_caller() {
     assert!(known && name.starts_with("auth:") && noted.is_empty(), "{name} {noted}");
     let (cookie, _) = name_of(&setup, &["--scope", "orders", "--cookie", "sid"], "session-7");
     assert!(cookie.starts_with("cookie:sid:"), "{cookie}");
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }

@@ -10,7 +10,7 @@ use semel::core::StateName;
 use sha2::Sha256;
 
 use crate::{
-    common::{Gateway, Reply, Seen, Sent, Setup, Upstream},
+    common::{ClientRequest, Gateway, ReceivedRequest, Reply, Setup, Upstream},
     reloads::reload,
 };
 
@@ -26,23 +26,23 @@ fn mac(secret: &str, text: &str) -> Vec<u8> {
     mac.chain_update(text).finalize().into_bytes().to_vec()
 }
 
-fn event(headers: &[(&str, &str)], body: &str) -> Sent {
+fn event(headers: &[(&str, &str)], body: &str) -> ClientRequest {
     let request = Request::post("/hook").header("content-type", "application/json");
     let add = |request: http::request::Builder, line: &(&str, &str)| request.header(line.0, line.1);
     headers.iter().fold(request, add).body(Full::from(body.to_owned())).unwrap()
 }
 
-fn stripe(secret: &str, at: i64, body: &str) -> Sent {
+fn stripe(secret: &str, at: i64, body: &str) -> ClientRequest {
     let v1 = HEXLOWER.encode(&mac(secret, &format!("{at}.{body}")));
     event(&[("stripe-signature", &format!("t={at},v1={v1}"))], body)
 }
 
-fn github(secret: &str, delivery: &str, body: &str) -> Sent {
+fn github(secret: &str, delivery: &str, body: &str) -> ClientRequest {
     let signature = format!("sha256={}", HEXLOWER.encode(&mac(secret, body)));
     event(&[("x-github-delivery", delivery), ("x-hub-signature-256", &signature)], body)
 }
 
-fn standard(secret: &str, id: &str, at: i64, body: &str) -> Sent {
+fn standard(secret: &str, id: &str, at: i64, body: &str) -> ClientRequest {
     let v1 = BASE64.encode(&mac(secret, &format!("{id}.{at}.{body}")));
     let (at, v1) = (at.to_string(), format!("v1,{v1}"));
     event(&[("webhook-id", id), ("webhook-timestamp", &at), ("webhook-signature", &v1)], body)
@@ -60,20 +60,25 @@ fn setup(upstream: &Upstream, signature: &str) -> Setup {
 }
 
 /// Sends an event twice, as two attempts, and then a forgery of another.
-async fn runs_once(gateway: &Gateway, upstream: &Upstream, attempts: [Sent; 2], forged: Sent) {
+async fn runs_once(
+    gateway: &Gateway,
+    upstream: &Upstream,
+    attempts: [ClientRequest; 2],
+    forged: ClientRequest,
+) {
     let (headers, body) = (attempts[0].headers().clone(), attempts[0].body().clone());
     let [first, again] = attempts;
     let first = gateway.send(first).await;
     assert_eq!((first.status.as_u16(), first.is_replayed()), (201, false), "{first:?}");
-    gateway.send(again).await.replays(&first);
-    gateway.send(forged).await.is_problem(401, "signature-invalid");
-    let [seen] = &upstream.seen()[..] else { panic!("{:?}", upstream.seen()) };
+    gateway.send(again).await.assert_replay_of(&first);
+    gateway.send(forged).await.assert_problem(401, "signature-invalid");
+    let [request] = &upstream.requests()[..] else { panic!("{:?}", upstream.requests()) };
     for (name, value) in &headers {
-        assert_eq!(seen.headers.get(name), Some(value), "the upstream can verify it too");
+        assert_eq!(request.headers.get(name), Some(value), "the upstream can verify it too");
     }
     let mut sent = body;
     let sent = http_body_util::BodyExt::frame(&mut sent).await.unwrap().unwrap();
-    assert_eq!(&seen.body, sent.data_ref().unwrap(), "byte for byte");
+    assert_eq!(&request.body, sent.data_ref().unwrap(), "byte for byte");
     assert_eq!(gateway.records().await.len(), 1, "a forgery leaves no record");
 }
 
@@ -88,16 +93,16 @@ async fn a_retry_of_stripe_runs_once_and_a_forgery_never() {
     let forged = stripe("another secret altogether", now(), "{\"id\":\"evt_2\"}");
     runs_once(&gateway, &upstream, attempts, forged).await;
     let unsigned = event(&[], "{\"id\":\"evt_2\"}");
-    gateway.send(unsigned).await.is_problem(401, "signature-invalid");
+    gateway.send(unsigned).await.assert_problem(401, "signature-invalid");
     let old = stripe(SECRET, now() - 3600, "{\"id\":\"evt_2\"}");
     let old = gateway.send(old).await;
-    old.is_problem(401, "signature-invalid");
+    old.assert_problem(401, "signature-invalid");
     assert!(old.text().contains("seconds old"), "{old:?}");
-    assert_eq!(upstream.total(), 1, "what is not signed does not reach the upstream");
+    assert_eq!(upstream.request_count(), 1, "what is not signed does not reach the upstream");
     let genuine = stripe(SECRET, now(), "{\"id\":\"evt_2\"}");
     assert_eq!(gateway.send(genuine).await.status.as_u16(), 201, "the forgery burnt nothing");
-    assert_eq!(upstream.total(), 2);
-    gateway.through().await;
+    assert_eq!(upstream.request_count(), 2);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -109,8 +114,8 @@ async fn a_redelivery_of_github_runs_once_and_a_forgery_never() {
     let forged = github(NEXT_SECRET, "d-2", "{}");
     runs_once(&gateway, &upstream, attempts, forged).await;
     let other = github(SECRET, "d-1", "{\"try\":2}");
-    gateway.send(other).await.is_problem(422, "key-reused");
-    gateway.through().await;
+    gateway.send(other).await.assert_problem(422, "key-reused");
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -121,14 +126,14 @@ async fn a_retry_of_a_standard_webhook_runs_once_and_a_forgery_never() {
     let attempts = [(now() - 9), now()].map(|at| standard(SECRET, "msg_1", at, "{}"));
     let forged = standard(NEXT_SECRET, "msg_2", now(), "{}");
     runs_once(&gateway, &upstream, attempts, forged).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 /// Senders deliver at least once, so an inbox may run an event again: signed routes default to
 /// `on_unknown = "rerun"`.
 #[tokio::test]
 async fn an_inbox_whose_handler_fails_twice_ends_completed_without_an_operator() {
-    let upstream = Upstream::start(|seen| match seen.number {
+    let upstream = Upstream::start(|request| match request.number {
         1 | 2 => Reply::new(500, "the database is away"),
         _ => Reply::new(204, ""),
     })
@@ -141,13 +146,13 @@ async fn an_inbox_whose_handler_fails_twice_ends_completed_without_an_operator()
     }
     let done = deliver().await;
     assert_eq!((done.status.as_u16(), done.is_replayed()), (204, false), "{done:?}");
-    deliver().await.replays(&done);
-    let attempts: Vec<u64> = upstream.seen().iter().map(Seen::attempt).collect();
+    deliver().await.assert_replay_of(&done);
+    let attempts: Vec<u64> = upstream.requests().iter().map(ReceivedRequest::attempt).collect();
     assert_eq!(attempts, [1, 2, 3]);
     let records = gateway.records().await;
     let [record] = &records[..] else { panic!("{records:?}") };
     assert_eq!(record.state, StateName::Completed);
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -172,10 +177,10 @@ async fn a_secret_in_a_file_is_replaced_without_a_restart() {
     assert_eq!((status(SECRET, "5").await, status(NEXT_SECRET, "6").await), (401, 201));
     write("old", "short");
     gateway.signal("HUP");
-    gateway.says("holds no secret for a signature").await;
+    gateway.wait_for_log("holds no secret for a signature").await;
     assert_eq!(status(NEXT_SECRET, "7").await, 201, "the previous configuration stays in use");
-    assert!(!gateway.said().iter().any(|line| line.contains("\"short\"")));
-    gateway.through().await;
+    assert!(!gateway.log_lines().iter().any(|line| line.contains("\"short\"")));
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -187,11 +192,11 @@ async fn cloud_events_of_different_sources_are_different_whatever_their_ids() {
     let first = gateway.send(sent("/orders")).await;
     assert_eq!(first.status.as_u16(), 201);
     assert!(!gateway.send(sent("/refunds")).await.is_replayed());
-    gateway.send(sent("/orders")).await.replays(&first);
-    gateway.send(event(&[("ce-id", "1")], "{}")).await.is_problem(400, "key-malformed");
-    gateway.send(event(&[], "{}")).await.is_problem(400, "key-missing");
-    assert_eq!(upstream.total(), 2);
-    gateway.through().await;
+    gateway.send(sent("/orders")).await.assert_replay_of(&first);
+    gateway.send(event(&[("ce-id", "1")], "{}")).await.assert_problem(400, "key-malformed");
+    gateway.send(event(&[], "{}")).await.assert_problem(400, "key-missing");
+    assert_eq!(upstream.request_count(), 2);
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -206,16 +211,16 @@ async fn nothing_of_a_signed_route_passes_unverified() {
         .start()
         .await;
     for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"] {
-        let with = |mut sent: Sent| {
+        let with = |mut sent: ClientRequest| {
             *sent.method_mut() = method.parse().unwrap();
             sent
         };
         let unsigned = with(event(&[("x-github-delivery", method)], "{}"));
-        gateway.send(unsigned).await.is_problem(401, "signature-invalid");
+        gateway.send(unsigned).await.assert_problem(401, "signature-invalid");
         let forged = with(github("another secret altogether", method, "{}"));
-        gateway.send(forged).await.is_problem(401, "signature-invalid");
+        gateway.send(forged).await.assert_problem(401, "signature-invalid");
     }
-    assert!(upstream.seen().is_empty(), "{:?}", upstream.seen());
+    assert!(upstream.requests().is_empty(), "{:?}", upstream.requests());
     for method in ["POST", "PROPFIND"] {
         let mut genuine = github(SECRET, method, "{}");
         *genuine.method_mut() = method.parse().unwrap();
@@ -223,5 +228,5 @@ async fn nothing_of_a_signed_route_passes_unverified() {
     }
     let again = gateway.send(github(SECRET, "POST", "{}")).await;
     assert!(again.is_replayed(), "it is guarded, whatever the defaults say");
-    assert_eq!(upstream.seen().len(), 2);
+    assert_eq!(upstream.requests().len(), 2);
 }

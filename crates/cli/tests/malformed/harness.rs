@@ -69,7 +69,7 @@ pub(crate) struct Harness {
 #[derive(Debug)]
 pub(crate) struct Program {
     gateway: Child,
-    said: Arc<Mutex<String>>,
+    log: Arc<Mutex<String>>,
     pub(crate) address: SocketAddr,
     _folder: tempfile::TempDir,
 }
@@ -86,27 +86,27 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = Arc::new(Mutex::new(String::new()));
+        let log = Arc::new(Mutex::new(String::new()));
         let (sender, receiver) = mpsc::channel();
         let lines = BufReader::new(gateway.stderr.take().unwrap()).lines();
-        let saying = Arc::clone(&said);
+        let saying = Arc::clone(&log);
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some((_, address)) = line.split_once("listening on http://") {
                     let address = address.split_whitespace().next().unwrap_or_default();
                     let _ = sender.send(address.parse());
                 }
-                let mut said = saying.lock().unwrap();
-                said.push_str(&line);
-                said.push('\n');
+                let mut log = saying.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
             }
         });
         let address = receiver.recv_timeout(TEST_TIMEOUT);
         let Ok(Ok(address)) = address else {
             let _ = gateway.kill();
-            panic!("the gateway did not start: {}", said.lock().unwrap());
+            panic!("the gateway did not start: {}", log.lock().unwrap());
         };
-        Self { gateway, said, address, _folder: folder }
+        Self { gateway, log, address, _folder: folder }
     }
 
     /// How many descriptors it has open.
@@ -229,9 +229,9 @@ impl Drop for Program {
         if thread::panicking() {
             return;
         }
-        let said = self.said.lock().unwrap();
-        assert!(matches!(ended, Ok(None)), "the gateway ended by itself: {said}");
-        assert!(!said.contains("panicked"), "{said}");
+        let log = self.log.lock().unwrap();
+        assert!(matches!(ended, Ok(None)), "the gateway ended by itself: {log}");
+        assert!(!log.contains("panicked"), "{log}");
     }
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct Harness {
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -103,7 +103,7 @@ impl Harness {
         let place =
             if says_where || *command == "--help" { vec![] } else { self.records.arguments() };
         let mut semel = self.command(env!("CARGO_BIN_EXE_semel"));
-        said(semel.arg(command).args(place).args(words).output().unwrap())
+        command_output(semel.arg(command).args(place).args(words).output().unwrap())
     }
 
     pub(crate) fn command(&self, program: &str) -> Command {
@@ -134,23 +134,23 @@ pub(crate) fn answer() -> Answer {
     Answer::response(&StoredResponse { status: 201, headers, body, trailers: vec![] })
 }
 
-pub(crate) fn said(output: Output) -> CommandOutput {
+pub(crate) fn command_output(output: Output) -> CommandOutput {
     CommandOutput {
         code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
 impl CommandOutput {
     #[track_caller]
-    pub(crate) fn is(&self, code: i32) -> &Self {
+    pub(crate) fn assert_exit(&self, code: i32) -> &Self {
         assert_eq!(self.code, code, "{self:?}");
         self
     }
 
     pub(crate) fn json(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
@@ -164,10 +164,10 @@ pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {
 
 /// Waits for something that comes soon.
 #[track_caller]
-pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never happened: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "timed out waiting: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

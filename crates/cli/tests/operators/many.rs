@@ -17,7 +17,7 @@ fn a_key_is_found_among_many_without_looking_at_them() {
     for (scope, caller) in [("signup", "shop-7"), ("payments", ""), ("payments", "shop-8")] {
         harness.held_on(&*store, &id(scope, caller, "order-7"), Reason::Answered(503));
     }
-    let found = harness.run(&["inspect", "order-7", "--json"]).is(0).json();
+    let found = harness.run(&["inspect", "order-7", "--json"]).assert_exit(0).json();
     assert_eq!(found.len(), 4);
     let server = Server::start(&harness, &route("payments", "/charges"));
     let answer = server.get("/v1/records?key=order-7");
@@ -107,12 +107,15 @@ fn an_outage_is_resolved_at_once_but_for_what_changed_since_the_preview() {
     let new = id("payments", "shop-7", "after-the-preview");
     harness.held_on(&*store, &new, Reason::Answered(503));
 
-    let said = asking.answer("y");
-    assert!(said.is(4).out.contains("300 held records match:"), "{said:?}");
-    assert!(said.out.contains("  300  payments  upstream answered 503  2"), "{said:?}");
-    assert!(said.out.contains("done: 299 records became released"), "{said:?}");
-    assert!(said.out.contains("1 had changed since the preview and were left alone:"), "{said:?}");
-    assert!(said.out.contains("  order-7 of shop-7 in payments"), "{said:?}");
+    let output = asking.answer("y");
+    assert!(output.assert_exit(4).stdout.contains("300 held records match:"), "{output:?}");
+    assert!(output.stdout.contains("  300  payments  upstream answered 503  2"), "{output:?}");
+    assert!(output.stdout.contains("done: 299 records became released"), "{output:?}");
+    assert!(
+        output.stdout.contains("not modified, because they changed after the preview: 1"),
+        "{output:?}"
+    );
+    assert!(output.stdout.contains("  order-7 of shop-7 in payments"), "{output:?}");
     assert_eq!(states(&harness, &charges), [0, 299, 1]);
     let untouched: Vec<RecordId> = others().into_iter().map(|(id, _)| id).chain([new]).collect();
     assert_eq!(states(&harness, &untouched), [4, 0, 0]);
@@ -131,8 +134,8 @@ fn a_no_changes_nothing() {
     harness.held(&charge);
     let place = harness.records.arguments();
     let words: Vec<&str> = RELEASE.into_iter().chain(place.iter().map(String::as_str)).collect();
-    let said = Asking::start(&harness, &words, None).answer("n");
-    assert!(said.is(1).err.contains("nothing was changed"), "{said:?}");
+    let output = Asking::start(&harness, &words, None).answer("n");
+    assert!(output.assert_exit(1).stderr.contains("nothing was changed"), "{output:?}");
     assert_eq!(states(&harness, &[charge]), [1, 0, 0]);
     assert!(harness.audit().is_empty());
 }
@@ -145,12 +148,15 @@ fn without_a_terminal_it_needs_a_yes_and_a_dry_run_needs_none() {
         harness.held(charge);
     }
     let refused = harness.run(&RELEASE);
-    assert!(refused.is(1).err.contains("use --yes. 2 records become released"), "{refused:?}");
-    assert!(refused.out.contains("2 held records match:"), "{refused:?}");
+    assert!(
+        refused.assert_exit(1).stderr.contains("use --yes. 2 records become released"),
+        "{refused:?}"
+    );
+    assert!(refused.stdout.contains("2 held records match:"), "{refused:?}");
 
     let dry = [&RELEASE[..], &["--dry-run"]].concat();
-    assert!(harness.run(&dry).is(0).out.contains("POST api.example.com/v1/charges"));
-    let json = harness.run(&[&dry[..], &["--json"]].concat()).is(0).json();
+    assert!(harness.run(&dry).assert_exit(0).stdout.contains("POST api.example.com/v1/charges"));
+    let json = harness.run(&[&dry[..], &["--json"]].concat()).assert_exit(0).json();
     assert_eq!((&json[0]["matched"], &json[0]["more"]), (&2.into(), &false.into()));
     let group = &json[0]["groups"][0];
     assert_eq!((&group["count"], &group["scope"]), (&2.into(), &"payments".into()));
@@ -160,14 +166,14 @@ fn without_a_terminal_it_needs_a_yes_and_a_dry_run_needs_none() {
     assert_eq!(states(&harness, &charges), [2, 0, 0]);
     assert!(harness.audit().is_empty());
 
-    let done = harness.run(&[&RELEASE[..], &["--yes", "--json"]].concat()).is(0).json();
+    let done = harness.run(&[&RELEASE[..], &["--yes", "--json"]].concat()).assert_exit(0).json();
     assert_eq!(
         done[0],
         serde_json::json!({
             "matched": 2, "processed": 2, "applied": 2, "stale": [],
         })
     );
-    harness.run(&[&RELEASE[..], &["--yes"]].concat()).is(3);
+    harness.run(&[&RELEASE[..], &["--yes"]].concat()).assert_exit(3);
 }
 
 #[test]
@@ -178,11 +184,14 @@ fn many_are_completed_with_one_answer() {
         harness.held(charge);
     }
     let words = ["resolve", "--completed", "--status", "200", "--body", "{}", "--since", "1h"];
-    let said = harness.run(&[&words[..], &["--why", "the ledger has them", "--yes"]].concat());
-    assert_eq!(said.is(0).out.lines().last(), Some("done: 2 records became completed"));
+    let output = harness.run(&[&words[..], &["--why", "the ledger has them", "--yes"]].concat());
+    assert_eq!(
+        output.assert_exit(0).stdout.lines().last(),
+        Some("done: 2 records became completed")
+    );
     assert_eq!(states(&harness, &charges), [0, 0, 2]);
     let late = ["resolve", "--released", "--until", "1h", "--why", "x", "--yes"];
-    harness.run(&late).is(3);
+    harness.run(&late).assert_exit(3);
 }
 
 #[test]
@@ -196,7 +205,7 @@ fn what_to_resolve_must_be_said() {
         &["resolve", "k", "--released", "--why", "x", "--dry-run"],
         &["resolve", "--released", "--why", "x", "--yes", "--reason", ""],
     ] {
-        harness.run(words).is(2);
+        harness.run(words).assert_exit(2);
     }
     assert!(harness.audit().is_empty());
 }
@@ -212,8 +221,11 @@ fn an_outage_is_resolved_through_a_server() {
     let late = harness.seen(&charges[250]).unwrap().fence;
     let late = Harness::to_claim(&charges[250]).claimant(late);
     harness.finish(&*store, &charges[250], late, &Finish::complete(answer()));
-    let said = asking.answer("y");
-    assert!(said.is(4).out.contains("done: 299 records became released"), "{said:?}");
+    let output = asking.answer("y");
+    assert!(
+        output.assert_exit(4).stdout.contains("done: 299 records became released"),
+        "{output:?}"
+    );
     assert_eq!(states(&harness, &charges), [0, 299, 1]);
     let audit = harness.audit();
     assert_eq!(results(&audit), [300, 299, 1]);

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use crate::harness::{Harness, said};
+use crate::harness::{Harness, command_output};
 
 /// A server that answers each request with the next of these.
 fn serve(answers: Vec<(u16, String)>) -> (String, thread::JoinHandle<Vec<String>>) {
@@ -59,8 +59,10 @@ fn an_act_that_comes_too_late_is_stale() {
     ]);
     let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
     command.args(["resolve", "k", "--released", "--why", "x", "--yes", "--server", &url]);
-    let said = said(command.env("SEMEL_OPERATOR_TOKEN", " an-operators-token\n").output().unwrap());
-    assert_eq!((said.code, said.err.as_str()), (4, "error: d\n"));
+    let output = command_output(
+        command.env("SEMEL_OPERATOR_TOKEN", " an-operators-token\n").output().unwrap(),
+    );
+    assert_eq!((output.code, output.stderr.as_str()), (4, "error: d\n"));
     let requests = serving.join().unwrap();
     assert!(requests[0].starts_with("GET /v1/records?limit=1000&key=k HTTP/1.1\r\n"));
     assert!(requests[1].starts_with("GET /v1/records?limit=1000&key=k&after=5 HTTP/1.1\r\n"));
@@ -81,13 +83,13 @@ fn an_act_that_comes_too_late_is_stale() {
 #[test]
 fn a_server_that_is_not_there_or_not_ours_is_named() {
     let harness = Harness::new();
-    let said = harness.run(&["list", "--server", "https://localhost:1"]);
-    assert!(said.is(1).err.contains("http only"), "{said:?}");
-    let said = harness.run(&["reload", "--server", "http://127.0.0.1:1"]);
-    assert!(said.is(1).err.contains("cannot be reached"), "{said:?}");
+    let output = harness.run(&["list", "--server", "https://localhost:1"]);
+    assert!(output.assert_exit(1).stderr.contains("http only"), "{output:?}");
+    let output = harness.run(&["reload", "--server", "http://127.0.0.1:1"]);
+    assert!(output.assert_exit(1).stderr.contains("cannot be reached"), "{output:?}");
     let (url, serving) = serve(vec![(404, "nothing".to_owned())]);
-    let said = harness.run(&["list", "--server", &url]);
-    assert!(said.is(1).err.contains("is this an API listener?"), "{said:?}");
+    let output = harness.run(&["list", "--server", &url]);
+    assert!(output.assert_exit(1).stderr.contains("is this an API listener?"), "{output:?}");
     serving.join().unwrap();
 }
 
@@ -105,8 +107,8 @@ fn the_token_is_sent_to_the_configured_server_only() {
     });
     let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
     command.args(["reload", "--server", &url]).env("SEMEL_OPERATOR_TOKEN", "an-operators-token");
-    let said = said(command.output().unwrap());
-    assert!(said.is(1).err.contains("is this an API listener?"), "{said:?}");
+    let output = command_output(command.output().unwrap());
+    assert!(output.assert_exit(1).stderr.contains("is this an API listener?"), "{output:?}");
     assert!(!serving.join().unwrap().contains("an-operators-token"));
 }
 
@@ -116,9 +118,12 @@ fn a_token_that_cannot_be_one_is_named_by_its_variable() {
     for bad in ["short", "an operator's token", "tökentökentöken"] {
         let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
         command.args(["reload", "--server", "http://127.0.0.1:1"]);
-        let said = said(command.env("SEMEL_OPERATOR_TOKEN", bad).output().unwrap());
-        assert!(said.is(1).err.contains("variable SEMEL_OPERATOR_TOKEN"), "{said:?}");
-        assert!(!said.err.contains(bad), "{said:?}");
+        let output = command_output(command.env("SEMEL_OPERATOR_TOKEN", bad).output().unwrap());
+        assert!(
+            output.assert_exit(1).stderr.contains("variable SEMEL_OPERATOR_TOKEN"),
+            "{output:?}"
+        );
+        assert!(!output.stderr.contains(bad), "{output:?}");
     }
 }
 
@@ -127,7 +132,7 @@ fn what_a_server_says_cannot_write_to_the_terminal() {
     let harness = Harness::new();
     let problem = r#"{"type":"x","title":"t\u001b[2J","status":500,"detail":"d\u001b]0;x\u0007"}"#;
     let (url, serving) = serve(vec![(500, problem.to_owned())]);
-    let said = harness.run(&["list", "--server", &url]);
-    assert_eq!(said.is(1).err, "error: t\\u001b[2J: d\\u001b]0;x\\u0007\n");
+    let output = harness.run(&["list", "--server", &url]);
+    assert_eq!(output.assert_exit(1).stderr, "error: t\\u001b[2J: d\\u001b]0;x\\u0007\n");
     serving.join().unwrap();
 }

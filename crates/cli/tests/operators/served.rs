@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::harness::{CommandOutput, Harness, said, until};
+use crate::harness::{CommandOutput, Harness, command_output, wait_until};
 
 pub(crate) const TOKEN: &str = "an-operators-token";
 const CREDENTIAL: &str = "sk_live_8472";
@@ -104,7 +104,7 @@ impl Server {
         if let Some(token) = token {
             command.env("SEMEL_OPERATOR_TOKEN", token);
         }
-        said(command.output().unwrap())
+        command_output(command.output().unwrap())
     }
 }
 
@@ -157,44 +157,50 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     let first = server.charge("k-1");
     assert!(first.starts_with("HTTP/1.1 504 ") && first.contains("upstream-timeout"), "{first}");
     let held = server.operate(&harness, &["list", "--state", "held", "--json"], None);
-    assert_eq!(held.is(0).json().len(), 1);
+    assert_eq!(held.assert_exit(0).json().len(), 1);
     assert_eq!(held.json()[0]["key"], "k-1");
     assert_eq!(held.json()[0]["about"], "POST shop/charges");
     assert_eq!(held.json()[0]["reason"], "connection lost after 0 bytes");
     assert!(held.json()[0]["node"].as_str().is_some_and(|node| !node.is_empty()), "{held:?}");
     let shown = server.operate(&harness, &["inspect", "k-1"], None);
-    assert!(shown.is(0).out.contains(&format!("semel resolve --server {}", server.api)));
+    assert!(
+        shown.assert_exit(0).stdout.contains(&format!("semel resolve --server {}", server.api))
+    );
 
     let words = ["resolve", "k-1", "--completed", "--status", "201", "--body", "paid by hand"];
     let words = [&words[..], &["--why", "bank statement", "--yes"]].concat();
     let refused = server.operate(&harness, &words, None);
-    assert!(refused.is(1).err.contains("SEMEL_OPERATOR_TOKEN is not set"), "{refused:?}");
+    assert!(
+        refused.assert_exit(1).stderr.contains("SEMEL_OPERATOR_TOKEN is not set"),
+        "{refused:?}"
+    );
     let refused = server.operate(&harness, &words, Some("another-token-here"));
-    assert!(refused.is(1).err.contains("is not the server's"), "{refused:?}");
-    until("the refusal is in the log", || {
+    assert!(refused.assert_exit(1).stderr.contains("is not the server's"), "{refused:?}");
+    wait_until("the refusal is in the log", || {
         let log = server.log.lock().unwrap();
         log.contains("token is missing or wrong") && log.contains("/v1/resolve")
     });
     assert!(server.charge("k-1").contains("outcome-unknown"), "nothing was changed");
-    server.operate(&harness, &words, Some(TOKEN)).is(0);
-    until("the answer is replayed", || {
+    server.operate(&harness, &words, Some(TOKEN)).assert_exit(0);
+    wait_until("the answer is replayed", || {
         let answer = server.charge("k-1");
         answer.starts_with("HTTP/1.1 201 ") && answer.ends_with("\r\n\r\npaid by hand")
     });
     assert_eq!(server.runs.load(Ordering::SeqCst), 1);
 
-    let shown = server.operate(&harness, &["inspect", "k-1", "--json"], None).is(0).json();
+    let shown = server.operate(&harness, &["inspect", "k-1", "--json"], None).assert_exit(0).json();
     assert_eq!(shown[0]["answer"]["body"], serde_json::Value::Null);
-    let shown = server.operate(&harness, &["inspect", "k-1", "--json"], Some(TOKEN)).is(0).json();
+    let shown =
+        server.operate(&harness, &["inspect", "k-1", "--json"], Some(TOKEN)).assert_exit(0).json();
     assert_eq!(shown[0]["answer"]["body"], "paid by hand");
     let audit = harness.audit();
     assert_eq!((&audit[0]["result"], &audit[1]["result"]), (&"intended".into(), &"applied".into()));
     assert_eq!(audit[1]["who"], "zoe (by operator token, from 127.0.0.1)");
     let delete = ["delete", "k-1", "--why", "a test", "--yes"];
-    server.operate(&harness, &delete, Some(TOKEN)).is(0);
-    server.operate(&harness, &["inspect", "k-1"], None).is(3);
+    server.operate(&harness, &delete, Some(TOKEN)).assert_exit(0);
+    server.operate(&harness, &["inspect", "k-1"], None).assert_exit(3);
     let swept = server.operate(&harness, &["sweep", "--yes"], Some(TOKEN));
-    assert_eq!(swept.is(0).out, "done: 0 deleted\n");
+    assert_eq!(swept.assert_exit(0).stdout, "done: 0 deleted\n");
 }
 
 #[test]
@@ -218,7 +224,7 @@ fn the_log_and_the_metrics_tell_of_a_request_but_not_its_secrets() {
     assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     let log = || server.log.lock().unwrap().clone();
-    until("both requests are logged", || log().matches("semel::request").count() == 2);
+    wait_until("both requests are logged", || log().matches("semel::request").count() == 2);
     let lines: Vec<serde_json::Value> =
         log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let line = lines.iter().find(|line| line["target"] == "semel::request").unwrap();
@@ -239,22 +245,28 @@ fn a_changed_configuration_is_applied_and_a_bad_one_is_not() {
     let path = harness.folder.path().join("semel.toml");
     let text = fs::read_to_string(&path).unwrap();
     server.charge("k-1");
-    assert!(server.operate(&harness, &["list"], None).is(0).out.contains("no such records"));
+    assert!(
+        server
+            .operate(&harness, &["list"], None)
+            .assert_exit(0)
+            .stdout
+            .contains("no record matches")
+    );
     fs::write(&path, format!("{text}\n{}", route("signup", "/charges"))).unwrap();
-    server.operate(&harness, &["reload"], None).is(1);
-    server.operate(&harness, &["reload"], Some(TOKEN)).is(0);
+    server.operate(&harness, &["reload"], None).assert_exit(1);
+    server.operate(&harness, &["reload"], Some(TOKEN)).assert_exit(0);
     server.charge("k-2");
     fs::write(&path, format!("{text}\nretenion = 5\n")).unwrap();
     let refused = server.operate(&harness, &["reload"], Some(TOKEN));
-    assert!(refused.is(1).err.contains("retenion"), "{refused:?}");
+    assert!(refused.assert_exit(1).stderr.contains("retenion"), "{refused:?}");
     assert_eq!(
-        refused.err.to_lowercase().matches("previous configuration").count(),
+        refused.stderr.to_lowercase().matches("previous configuration").count(),
         1,
         "{refused:?}"
     );
     server.charge("k-3");
     let listed = server.operate(&harness, &["list", "--scope", "signup", "--json"], None);
-    assert_eq!(listed.is(0).json().len(), 2, "the previous configuration stays in use");
+    assert_eq!(listed.assert_exit(0).json().len(), 2, "the previous configuration stays in use");
     let results: Vec<String> =
         harness.audit().iter().map(|line| line["result"].as_str().unwrap().to_owned()).collect();
     assert_eq!(results[..3], ["intended", "applied", "intended"]);

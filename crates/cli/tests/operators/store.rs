@@ -7,7 +7,7 @@ use semel::core::{
 };
 use serde_json::Value;
 
-use crate::harness::{HOUR, Harness, id, said, until};
+use crate::harness::{HOUR, Harness, command_output, id, wait_until};
 
 #[test]
 fn records_are_listed_by_every_filter() {
@@ -19,9 +19,9 @@ fn records_are_listed_by_every_filter() {
     (lapsed.lease, lapsed.on_unknown) = (Duration::from_millis(1), OnUnknown::Rerun);
     harness.claim(&*harness.store(), &lapsed);
     let keys = |words: &[&str]| -> Vec<String> {
-        let said = harness.run(&[&["list", "--json"], words].concat());
+        let output = harness.run(&[&["list", "--json"], words].concat());
         let name = |line: &Value| format!("{}/{}", line["scope"], line["key"]).replace('"', "");
-        let mut names: Vec<String> = said.is(0).json().iter().map(name).collect();
+        let mut names: Vec<String> = output.assert_exit(0).json().iter().map(name).collect();
         names.sort_unstable();
         names
     };
@@ -34,16 +34,28 @@ fn records_are_listed_by_every_filter() {
     assert_eq!(keys(&["--reason", "answered"]), ["payments/a"]);
     assert_eq!(keys(&["--reason", "upstream answered 5"]), ["payments/a"]);
     assert_eq!(keys(&["--reason", "lease-expired"]), [""; 0]);
-    until("the lease expires", || keys(&["--lapsed"]) == ["inbox/c"]);
+    wait_until("the lease expires", || keys(&["--lapsed"]) == ["inbox/c"]);
     assert_eq!(keys(&["--until", "1h"]).len(), 0);
     assert_eq!(keys(&["--since", "1h"]).len(), 4);
     assert_eq!(keys(&["--since", "2020-01-01T00:00:00Z"]).len(), 4);
     assert_eq!(keys(&["--until", "2020-01-01T00:00:00+01:00"]).len(), 0);
     let backwards = harness.run(&["list", "--since", "1h", "--until", "2h"]);
-    assert!(backwards.is(1).err.contains("no record can match"), "{backwards:?}");
-    assert!(harness.run(&["list", "--state", "released"]).is(0).out.contains("no such records"));
-    assert!(harness.run(&["list", "--state", "gone"]).is(2).err.contains("in_flight"));
-    assert!(harness.run(&["list", "--since", "5"]).is(2).err.contains("the unit is missing"));
+    assert!(backwards.assert_exit(1).stderr.contains("no record can match"), "{backwards:?}");
+    assert!(
+        harness
+            .run(&["list", "--state", "released"])
+            .assert_exit(0)
+            .stdout
+            .contains("no record matches")
+    );
+    assert!(harness.run(&["list", "--state", "gone"]).assert_exit(2).stderr.contains("in_flight"));
+    assert!(
+        harness
+            .run(&["list", "--since", "5"])
+            .assert_exit(2)
+            .stderr
+            .contains("the unit is missing")
+    );
 }
 
 #[test]
@@ -52,7 +64,7 @@ fn a_listing_is_a_table_and_says_where_to_go_on() {
     harness.held(&id("payments", "shop-7", "a"));
     harness.completed(&id("payments", "shop-7", "b"), 24 * HOUR);
     harness.completed(&id("signup", "", "b"), 24 * HOUR);
-    let table = harness.run(&["list"]).is(0).out.clone();
+    let table = harness.run(&["list"]).assert_exit(0).stdout.clone();
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 4, "{table}");
     assert!(lines[0].starts_with("STATE      KEY  SCOPE     CALLER"), "{table}");
@@ -65,9 +77,10 @@ fn a_listing_is_a_table_and_says_where_to_go_on() {
 
     let (mut words, mut found) = (vec!["list".to_owned(), "--limit".into(), "1".into()], 0);
     for _ in 0..10 {
-        let said = harness.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        found += said.is(0).out.lines().filter(|line| line.contains("gateway-1")).count();
-        let Some((_, next)) = said.out.split_once("there may be more: continue with --after ")
+        let output = harness.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        found +=
+            output.assert_exit(0).stdout.lines().filter(|line| line.contains("gateway-1")).count();
+        let Some((_, next)) = output.stdout.split_once("there may be more: continue with --after ")
         else {
             break;
         };
@@ -75,17 +88,17 @@ fn a_listing_is_a_table_and_says_where_to_go_on() {
         words = ["list", "--limit", "1", "--after", next].map(str::to_owned).to_vec();
     }
     assert_eq!(found, 3, "each is listed once");
-    let said = harness.run(&["list", "--json", "--limit", "2"]);
-    assert_eq!(said.is(0).json().len(), 2);
-    let more: Value = serde_json::from_str(&said.err).unwrap();
-    assert!(more["next"].is_string() && more["examined"].is_u64(), "{said:?}");
+    let output = harness.run(&["list", "--json", "--limit", "2"]);
+    assert_eq!(output.assert_exit(0).json().len(), 2);
+    let more: Value = serde_json::from_str(&output.stderr).unwrap();
+    assert!(more["next"].is_string() && more["examined"].is_u64(), "{output:?}");
 }
 
 #[test]
 fn inspecting_shows_everything_and_json_even_more() {
     let harness = Harness::new();
     harness.completed(&id("payments", "shop-7", "k"), 24 * HOUR);
-    let said = harness.run(&["inspect", "k"]);
+    let output = harness.run(&["inspect", "k"]);
     for expected in [
         "k of shop-7 in payments",
         "state        completed: every retry gets its answer",
@@ -99,9 +112,9 @@ fn inspecting_shows_everything_and_json_even_more() {
         "content-type: application/json",
         "{\"id\":\"ch_1\"}",
     ] {
-        assert!(said.is(0).out.contains(expected), "{expected}: {}", said.out);
+        assert!(output.assert_exit(0).stdout.contains(expected), "{expected}: {}", output.stdout);
     }
-    let json = harness.run(&["inspect", "k", "--json"]).is(0).json();
+    let json = harness.run(&["inspect", "k", "--json"]).assert_exit(0).json();
     assert_eq!(json.len(), 1);
     assert_eq!(json[0]["answer"]["body"], "{\"id\":\"ch_1\"}");
     assert_eq!(json[0]["answer"]["headers"][0][1], "application/json");
@@ -126,18 +139,18 @@ fn a_key_is_found_in_all_scopes_and_of_all_callers() {
     harness.held(&id("payments", "", "k"));
     harness.held(&id("signup", "shop-7", "k"));
     let count = |words: &[&str]| {
-        harness.run(&[&["inspect", "--json", "k"], words].concat()).is(0).json().len()
+        harness.run(&[&["inspect", "--json", "k"], words].concat()).assert_exit(0).json().len()
     };
     assert_eq!(count(&[]), 3);
     assert_eq!(count(&["--scope", "payments"]), 2);
     assert_eq!(count(&["--caller", ""]), 1);
     assert_eq!(count(&["--scope", "signup", "--caller", "shop-7"]), 1);
-    let said = harness.run(&["resolve", "k", "--released", "--why", "x", "--yes"]);
-    assert!(said.is(1).err.contains("add --scope and --caller"), "{said:?}");
-    assert!(said.err.contains("held   k    payments  (anonymous)"), "{said:?}");
+    let output = harness.run(&["resolve", "k", "--released", "--why", "x", "--yes"]);
+    assert!(output.assert_exit(1).stderr.contains("add --scope and --caller"), "{output:?}");
+    assert!(output.stderr.contains("held   k    payments  (anonymous)"), "{output:?}");
     assert!(harness.audit().is_empty());
-    harness.run(&["inspect", "other"]).is(3);
-    harness.run(&["inspect", "k", "--scope", "signup", "--caller", "unknown"]).is(3);
+    harness.run(&["inspect", "other"]).assert_exit(3);
+    harness.run(&["inspect", "k", "--scope", "signup", "--caller", "unknown"]).assert_exit(3);
 }
 
 #[test]
@@ -146,12 +159,14 @@ fn the_commands_that_inspecting_a_held_key_proposes_work() {
         let harness = Harness::new();
         let record = id("payments", "it's $HOME", "-k'\"$(x)`");
         harness.held(&record);
-        let shown = harness.run(&["inspect", "--", record.key.as_str()]).is(0).out.clone();
+        let shown =
+            harness.run(&["inspect", "--", record.key.as_str()]).assert_exit(0).stdout.clone();
         let command = shown.lines().find(|line| line.contains(proposal)).unwrap().trim();
         fs::write(harness.folder.path().join("answer"), b"\xFFbytes").unwrap();
         let command = command.replace("TEXT", "'the bank says so' --yes").replace("FILE", "answer");
         let command = command.replacen("semel", env!("CARGO_BIN_EXE_semel"), 1);
-        said(harness.command("sh").args(["-c", &command]).output().unwrap()).is(0);
+        command_output(harness.command("sh").args(["-c", &command]).output().unwrap())
+            .assert_exit(0);
         let seen = harness.seen(&record).unwrap();
         assert_eq!(seen.state.name().as_str(), state);
         if let StateView::Completed { answer, .. } = seen.state {
@@ -182,14 +197,14 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
         "bank statement 42",
     ];
     let refused = harness.run(&words);
-    assert!(refused.is(1).err.contains("use --yes"), "{refused:?}");
-    assert!(refused.err.contains("every retry gets this answer"), "{refused:?}");
+    assert!(refused.assert_exit(1).stderr.contains("use --yes"), "{refused:?}");
+    assert!(refused.stderr.contains("every retry gets this answer"), "{refused:?}");
     assert_eq!(harness.seen(&record).unwrap().state, StateView::Held);
     assert!(harness.audit().is_empty());
 
     let done = harness.run(&[&words[..], &["--yes"]].concat());
-    assert!(done.is(0).out.contains("201, 2 headers, paid"), "{done:?}");
-    assert_eq!(done.err, format!("written to the audit log {}\n", harness.audit_name()));
+    assert!(done.assert_exit(0).stdout.contains("201, 2 headers, paid"), "{done:?}");
+    assert_eq!(done.stderr, format!("written to the audit log {}\n", harness.audit_name()));
     let seen = harness.seen(&record).unwrap();
     assert!(seen.fence > fence, "an operator's act raises the fence");
     let StateView::Completed { answer, .. } = seen.state else { panic!("{seen:?}") };
@@ -217,7 +232,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
     assert_eq!(mode.permissions().mode() & 0o777, 0o600);
 
     let again = harness.run(&[&words[..], &["--yes"]].concat());
-    assert!(again.is(4).err.contains("only a held one can be resolved"), "{again:?}");
+    assert!(again.assert_exit(4).stderr.contains("only a held one can be resolved"), "{again:?}");
 }
 
 #[test]
@@ -236,11 +251,11 @@ fn words_that_contradict_each_other_are_refused() {
         &["--completed", "--status", "200", "--body", "a", "--body-file", "b", "--why", "x"],
         &["--completed", "--status", "200", "--header", "none", "--why", "x"],
     ] {
-        harness.run(&[&["resolve", "k", "--yes"], words].concat()).is(2);
+        harness.run(&[&["resolve", "k", "--yes"], words].concat()).assert_exit(2);
     }
     let smuggled = "X: a\r\nSet-Cookie: b";
     let words = ["--completed", "--status", "200", "--header", smuggled, "--why", "x", "--yes"];
-    harness.run(&[&["resolve", "k"], &words[..]].concat()).is(1);
+    harness.run(&[&["resolve", "k"], &words[..]].concat()).assert_exit(1);
     assert_eq!(harness.seen(&record).unwrap().state, StateView::Held);
     assert!(harness.audit().is_empty());
 }
@@ -251,8 +266,8 @@ fn an_act_that_cannot_be_written_down_is_not_done() {
     let record = id("payments", "shop-7", "k");
     harness.held(&record);
     fs::create_dir(harness.folder.path().join(harness.audit_name())).unwrap();
-    let said = harness.run(&["resolve", "k", "--released", "--why", "x", "--yes"]);
-    assert!(said.is(1).err.contains("nothing was done"), "{said:?}");
+    let output = harness.run(&["resolve", "k", "--released", "--why", "x", "--yes"]);
+    assert!(output.assert_exit(1).stderr.contains("nothing was done"), "{output:?}");
     assert_eq!(harness.seen(&record).unwrap().state, StateView::Held);
 }
 
@@ -262,19 +277,19 @@ fn deleting_lets_a_key_run_again() {
     let record = id("payments", "shop-7", "k");
     harness.completed(&record, 24 * HOUR);
     let words = ["delete", "k", "--why", "a test account"];
-    assert!(harness.run(&words).is(1).err.contains("runs it AGAIN"));
+    assert!(harness.run(&words).assert_exit(1).stderr.contains("runs it AGAIN"));
     assert!(harness.seen(&record).is_some());
     let done = harness.run(&[&words[..], &["--yes", "--json"]].concat());
-    assert_eq!(done.is(0).json(), [serde_json::json!({ "result": "applied" })]);
+    assert_eq!(done.assert_exit(0).json(), [serde_json::json!({ "result": "applied" })]);
     assert_eq!(harness.seen(&record), None);
     let audit = harness.audit();
     assert_eq!((&audit[1]["act"], &audit[1]["to"]), (&"delete".into(), &"absent".into()));
     assert_eq!(audit[1]["seen"]["state"], "completed");
-    harness.run(&[&words[..], &["--yes"]].concat()).is(3);
+    harness.run(&[&words[..], &["--yes"]].concat()).assert_exit(3);
 
     harness.claim(&*harness.store(), &Harness::to_claim(&record));
     let running = harness.run(&[&words[..], &["--yes"]].concat());
-    assert!(running.is(4).err.contains("it may still be running"), "{running:?}");
+    assert!(running.assert_exit(4).stderr.contains("it may still be running"), "{running:?}");
     assert!(harness.seen(&record).is_some());
 }
 
@@ -284,9 +299,12 @@ fn a_released_record_says_who_may_take_it() {
     let (store, record) = (harness.store(), id("payments", "shop-7", "k"));
     let refused = Finish::release(Release::Refused, Reason::Answered(429));
     harness.finish(&*store, &record, harness.claim(&*store, &Harness::to_claim(&record)), &refused);
-    let said = harness.run(&["inspect", "k"]);
-    assert!(said.is(0).out.contains("released: the next retry will run it again"), "{said:?}");
-    assert!(said.out.contains("reason       upstream answered 429"), "{said:?}");
+    let output = harness.run(&["inspect", "k"]);
+    assert!(
+        output.assert_exit(0).stdout.contains("released: the next retry will run it again"),
+        "{output:?}"
+    );
+    assert!(output.stdout.contains("reason       upstream answered 429"), "{output:?}");
 
     let record = id("payments", "shop-7", "forgotten");
     let forgotten = Finish::forget(Reason::Answered(307));
@@ -296,9 +314,12 @@ fn a_released_record_says_who_may_take_it() {
         harness.claim(&*store, &Harness::to_claim(&record)),
         &forgotten,
     );
-    let said = harness.run(&["inspect", "forgotten"]);
-    assert!(said.is(0).out.contains("released: any request may take the key"), "{said:?}");
-    let json = harness.run(&["inspect", "forgotten", "--json"]).is(0).json();
+    let output = harness.run(&["inspect", "forgotten"]);
+    assert!(
+        output.assert_exit(0).stdout.contains("released: any request may take the key"),
+        "{output:?}"
+    );
+    let json = harness.run(&["inspect", "forgotten", "--json"]).assert_exit(0).json();
     assert_eq!((&json[0]["state"], json[0].get("fingerprint")), (&"released".into(), None));
 }
 
@@ -308,9 +329,9 @@ fn an_act_names_its_operator() {
     let who = ["--who", "Zoë of the night shift"];
     harness.held(&id("payments", "shop-7", "k"));
     let resolve = ["resolve", "k", "--released", "--why", "x", "--yes"];
-    harness.run(&[&resolve[..], &who].concat()).is(0);
-    harness.run(&[&["delete", "k", "--why", "x", "--yes"][..], &who].concat()).is(0);
-    harness.run(&[&["sweep", "--yes"][..], &who].concat()).is(0);
+    harness.run(&[&resolve[..], &who].concat()).assert_exit(0);
+    harness.run(&[&["delete", "k", "--why", "x", "--yes"][..], &who].concat()).assert_exit(0);
+    harness.run(&[&["sweep", "--yes"][..], &who].concat()).assert_exit(0);
     let audit = harness.audit();
     assert_eq!(audit.len(), 6);
     for line in audit {
@@ -318,7 +339,7 @@ fn an_act_names_its_operator() {
         assert!(name.starts_with("Zoë of the night shift (on the store"), "{line}");
     }
     for command in ["resolve", "delete", "sweep", "reload"] {
-        let help = harness.run(&[command, "--help"]).is(0).out.clone();
+        let help = harness.run(&[command, "--help"]).assert_exit(0).stdout.clone();
         assert!(help.contains("--who <NAME>") && help.contains("$USER"), "{command}: {help}");
     }
 }
@@ -330,11 +351,11 @@ fn sweeping_deletes_what_retention_has_passed() {
         harness.completed(&id("s", "c", &format!("old-{number}")), Duration::from_millis(1));
     }
     harness.completed(&id("s", "c", "new"), 24 * HOUR);
-    until("retention passes", || harness.run(&["list", "--json"]).json().len() == 1);
-    assert!(harness.run(&["sweep"]).is(1).err.contains("use --yes"));
-    let said = harness.run(&["sweep", "--yes", "--json"]);
-    assert_eq!(said.is(0).json(), [serde_json::json!({ "deleted": 20, "more": false })]);
-    assert_eq!(harness.run(&["sweep", "--yes"]).is(0).out, "done: 0 deleted\n");
+    wait_until("retention passes", || harness.run(&["list", "--json"]).json().len() == 1);
+    assert!(harness.run(&["sweep"]).assert_exit(1).stderr.contains("use --yes"));
+    let output = harness.run(&["sweep", "--yes", "--json"]);
+    assert_eq!(output.assert_exit(0).json(), [serde_json::json!({ "deleted": 20, "more": false })]);
+    assert_eq!(harness.run(&["sweep", "--yes"]).assert_exit(0).stdout, "done: 0 deleted\n");
     assert_eq!(harness.run(&["list", "--json"]).json().len(), 1);
     assert_eq!(harness.audit()[1]["result"], "deleted 20");
 }
@@ -343,15 +364,20 @@ fn sweeping_deletes_what_retention_has_passed() {
 fn a_store_that_is_not_there_is_not_made() {
     let harness = Harness::new();
     for words in [&["list"][..], &["inspect", "k"], &["sweep", "--yes"]] {
-        let said = harness.run(&[words, &["--store", "sqlite:other.db"]].concat());
-        assert!(said.is(1).err.contains("there is no store at other.db"), "{said:?}");
+        let output = harness.run(&[words, &["--store", "sqlite:other.db"]].concat());
+        assert!(
+            output.assert_exit(1).stderr.contains("there is no store at other.db"),
+            "{output:?}"
+        );
     }
     assert!(!harness.folder.path().join("other.db").exists());
-    assert!(harness.run(&["list", "--store", "memory:"]).is(1).err.contains("--server"));
-    assert!(harness.run(&["list", "--store", "x"]).is(1).err.contains("sqlite:PATH"));
+    assert!(
+        harness.run(&["list", "--store", "memory:"]).assert_exit(1).stderr.contains("--server")
+    );
+    assert!(harness.run(&["list", "--store", "x"]).assert_exit(1).stderr.contains("sqlite:PATH"));
     fs::write(harness.folder.path().join("notes"), "not a store".repeat(1000)).unwrap();
-    let said = harness.run(&["list", "--store", "sqlite:notes"]);
-    assert!(said.is(1).err.contains("not a SQLite database"), "{said:?}");
+    let output = harness.run(&["list", "--store", "sqlite:notes"]);
+    assert!(output.assert_exit(1).stderr.contains("not a SQLite database"), "{output:?}");
 }
 
 #[test]
@@ -360,11 +386,11 @@ fn a_program_gets_every_record_and_a_person_a_hint_that_there_are_more() {
     for number in 0..60 {
         harness.held(&id("payments", "shop-7", &format!("k{number}")));
     }
-    assert_eq!(harness.run(&["list", "--json"]).is(0).json().len(), 60);
-    assert_eq!(harness.run(&["list", "--json", "--limit", "5"]).is(0).json().len(), 5);
-    let said = harness.run(&["list"]);
-    assert!(said.is(0).out.contains("there may be more"), "{said:?}");
-    assert_eq!(said.out.lines().count(), 52);
+    assert_eq!(harness.run(&["list", "--json"]).assert_exit(0).json().len(), 60);
+    assert_eq!(harness.run(&["list", "--json", "--limit", "5"]).assert_exit(0).json().len(), 5);
+    let output = harness.run(&["list"]);
+    assert!(output.assert_exit(0).stdout.contains("there may be more"), "{output:?}");
+    assert_eq!(output.stdout.lines().count(), 52);
 }
 
 #[test]
@@ -378,13 +404,13 @@ fn with_json_a_failure_is_json_too() {
         (&["list", "--json", "--store", "sqlite:none.db"], 1),
     ];
     for (words, code) in cases {
-        let said = harness.run(words);
-        let error: Value = serde_json::from_str(&said.is(code).err).unwrap();
+        let output = harness.run(words);
+        let error: Value = serde_json::from_str(&output.assert_exit(code).stderr).unwrap();
         assert_eq!(error["exit_code"], code);
-        assert!(error["error"].as_str().is_some_and(|words| !words.is_empty()), "{said:?}");
+        assert!(error["error"].as_str().is_some_and(|words| !words.is_empty()), "{output:?}");
     }
     for words in [&["--help"][..], &["resolve", "--help"]] {
-        let help = harness.run(words).is(0).out.clone();
+        let help = harness.run(words).assert_exit(0).stdout.clone();
         assert!(help.contains("  3  no such record") && help.contains("130"), "{help}");
     }
 }

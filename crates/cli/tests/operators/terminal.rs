@@ -8,7 +8,7 @@ use std::{
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::harness::{CommandOutput, Harness, said};
+use crate::harness::{CommandOutput, Harness, command_output};
 
 /// `semel` while it waits for a word.
 pub(crate) struct Asking {
@@ -51,6 +51,6 @@ impl Asking {
     /// Gives it a word, and returns what came of it.
     pub(crate) fn answer(mut self, word: &str) -> CommandOutput {
         writeln!(self.terminal, "{word}").unwrap();
-        said(self.child.wait_with_output().unwrap())
+        command_output(self.child.wait_with_output().unwrap())
     }
 }

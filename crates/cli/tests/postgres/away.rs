@@ -1,4 +1,4 @@
-//! A database that goes away under a gateway, and comes back.
+//! A gateway whose database becomes unavailable and available again.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::common::{Answer, Gateway, ORDER, Records, Setup, Upstream, charge, local, send};
 
-/// How long a claim may take by default.
+/// Default timeout of a claim.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is answered at once takes less than this, unless the machine is busy: so it holds for one
@@ -20,17 +20,17 @@ const REPLAYS: u32 = 5;
 /// A 503 for a key that is new, and how long it took.
 async fn refused(gateway: &Gateway, key: &str) -> Duration {
     let begun = Instant::now();
-    gateway.send(charge(key, ORDER)).await.is_problem(503, "store-unavailable");
+    gateway.send(charge(key, ORDER)).await.assert_problem(503, "store-unavailable");
     begun.elapsed()
 }
 
-/// The database is away. What was `known` before is replayed, and nothing else runs before it is
-/// `back`.
+/// Asserts that `known` is replayed without the database and that nothing else runs until `restore`
+/// makes the database available.
 async fn fails_fast_and_replays(
     gateway: &Gateway,
     upstream: &Upstream,
     known: &Answer,
-    back: impl FnOnce(),
+    restore: impl FnOnce(),
 ) {
     let first = refused(gateway, "first").await;
     assert!(first < STORE_TIMEOUT * 10, "{first:?}");
@@ -43,7 +43,7 @@ async fn fails_fast_and_replays(
     let mut all = Vec::new();
     for _ in 0..REPLAYS {
         let begun = Instant::now();
-        gateway.send(charge("known", ORDER)).await.replays(known);
+        gateway.send(charge("known", ORDER)).await.assert_replay_of(known);
         all.push(begun.elapsed());
     }
     assert!(all.iter().any(|took| *took < AT_ONCE), "{all:?}");
@@ -51,27 +51,30 @@ async fn fails_fast_and_replays(
     let counted = r#"semel_requests_total{scope="default",outcome="replayed-store-away"}"#;
     let counted = format!("{counted} {REPLAYS}");
     assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
-    assert_eq!(upstream.total(), 1, "nothing ran meanwhile");
+    assert_eq!(upstream.request_count(), 1, "nothing ran meanwhile");
 
-    back();
+    restore();
     let end = Instant::now() + Duration::from_secs(60);
     while gateway.send(charge("first", ORDER)).await.status.as_u16() != 201 {
         assert!(Instant::now() < end, "nothing runs though the database is back");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!((upstream.runs("first").len(), upstream.runs("known").len()), (1, 1));
+    assert_eq!(
+        (upstream.requests_with_key("first").len(), upstream.requests_with_key("known").len()),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
 async fn a_stopped_database_gives_an_error_at_once_and_known_answers_are_replayed() {
     let mut server = Postgres::start(&[]);
     let upstream = Upstream::plain().await;
-    let gateway = Setup::on(Records::Postgres(server.fresh_schema_url()), &upstream.url());
+    let gateway = Setup::on_store(Records::Postgres(server.fresh_schema_url()), &upstream.url());
     let gateway = gateway.start().await;
     let known = gateway.send(charge("known", ORDER)).await;
     server.stop();
     fails_fast_and_replays(&gateway, &upstream, &known, || server.start_again()).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -81,9 +84,9 @@ async fn an_unresponsive_database_gives_an_error_at_once_and_known_answers_are_r
     let schema = server.fresh_schema_url();
     let url = schema.replace(&format!(":{}/", server.port()), &format!(":{}/", wire.port()));
     let upstream = Upstream::plain().await;
-    let gateway = Setup::on(Records::Postgres(url), &upstream.url()).start().await;
+    let gateway = Setup::on_store(Records::Postgres(url), &upstream.url()).start().await;
     let known = gateway.send(charge("known", ORDER)).await;
     wire.silence(true);
     fails_fast_and_replays(&gateway, &upstream, &known, || wire.silence(false)).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }

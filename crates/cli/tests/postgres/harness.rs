@@ -10,8 +10,8 @@ use crate::common::fresh_postgres;
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// Runs `semel` with nothing in its environment but these variables.
@@ -23,7 +23,7 @@ pub(crate) fn semel(words: &[&str], environment: &[(&str, &str)]) -> CommandOutp
     command.current_dir(folder.path());
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    CommandOutput { code: status.code().unwrap(), out: text(stdout), err: text(stderr) }
+    CommandOutput { code: status.code().unwrap(), stdout: text(stdout), stderr: text(stderr) }
 }
 
 /// Runs `semel` on a store.
@@ -42,12 +42,12 @@ pub(crate) fn made() -> (String, String) {
 
 impl CommandOutput {
     #[track_caller]
-    pub(crate) fn is(&self, code: i32) -> &Self {
+    pub(crate) fn assert_exit(&self, code: i32) -> &Self {
         assert_eq!(self.code, code, "{self:?}");
         self
     }
 
     pub(crate) fn json(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     client::{Client, empty},
     gateway::{Gateway, Setup},
     raw::{Raw, RawUpstream},
-    soon, until,
+    soon, wait_until,
 };
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn an_upload_that_its_answer_overtakes_is_sent_to_its_end() {
         raw.write("PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\nbegun").await;
         raw.read_to("\r\n\r\nsoon").await;
         raw.write("the end").await;
-        until(|| ended.load(Ordering::SeqCst) == count).await;
+        wait_until(|| ended.load(Ordering::SeqCst) == count).await;
     }
     assert_eq!(upstream.connections(), 1, "it is used again");
 }

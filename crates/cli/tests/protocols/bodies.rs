@@ -12,8 +12,9 @@ use crate::{
     client::{Answer, Client, empty, guarded, text, written},
     gateway::{Gateway, Setup},
     raw::{Raw, RawUpstream},
-    soon, until,
+    soon,
     upstream::Upstream,
+    wait_until,
 };
 
 /// Sends back what it gets, and says whether it was asked to hurry.
@@ -226,9 +227,9 @@ async fn an_unguarded_body_is_passed_on_while_it_comes() {
         });
         pen.write("one ");
         // Nothing of it is waited for.
-        until(|| heard.load(Ordering::SeqCst) == 4).await;
+        wait_until(|| heard.load(Ordering::SeqCst) == 4).await;
         pen.write("two");
-        until(|| heard.load(Ordering::SeqCst) == 7).await;
+        wait_until(|| heard.load(Ordering::SeqCst) == 7).await;
         drop(pen);
         assert_eq!(soon(answer).await.unwrap(), 200);
     }
@@ -321,10 +322,10 @@ async fn an_upload_that_its_client_cuts_is_cut_at_the_upstream_too() {
         client
             .write("PUT /x HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 9\r\n\r\nhalf")
             .await;
-        until(|| upstream.requests() == before + 1).await;
+        wait_until(|| upstream.requests() == before + 1).await;
         drop(client);
         // A half that passed for the whole would be another request.
-        until(|| broken.load(Ordering::SeqCst) == 1).await;
+        wait_until(|| broken.load(Ordering::SeqCst) == 1).await;
     }
 }
 

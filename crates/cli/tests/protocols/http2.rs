@@ -13,8 +13,9 @@ use crate::{
     client::{Answer, Client, empty, guarded, text},
     gateway::{Gateway, Setup},
     raw::{Raw, RawUpstream},
-    soon, until,
+    soon,
     upstream::Upstream,
+    wait_until,
 };
 
 #[tokio::test]
@@ -125,7 +126,7 @@ async fn fifty_streams_with_one_key_are_one_execution() {
         let mut client = connection.another();
         tasks.spawn(async move { client.post("/charges", "k", "{}").await });
     }
-    until(|| upstream.requests() == 1).await;
+    wait_until(|| upstream.requests() == 1).await;
     gate.add_permits(1);
     for answer in soon(tasks.join_all()).await {
         assert_eq!((answer.status.as_u16(), answer.text()), (200, "charged"));
@@ -193,7 +194,7 @@ async fn a_stream_that_its_client_resets_runs_to_its_end() {
         let mut client = connection.another();
         async move { client.post("/charges", "k", "{}").await }
     });
-    until(|| upstream.requests() == 1).await;
+    wait_until(|| upstream.requests() == 1).await;
     first.abort();
     // A dropped future is a reset of its stream; the connection goes on.
     assert!(first.await.unwrap_err().is_cancelled());

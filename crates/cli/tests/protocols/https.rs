@@ -106,7 +106,7 @@ async fn shows(authority: &Authority, gateway: &Gateway, identity: &Identity) {
 }
 
 async fn says(gateway: &Gateway, what: &str) {
-    crate::until(|| gateway.log().contains(what)).await;
+    crate::wait_until(|| gateway.log().contains(what)).await;
 }
 
 #[tokio::test]

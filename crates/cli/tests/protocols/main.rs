@@ -41,7 +41,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 /// Waits until something is so.
-async fn until(mut is_so: impl FnMut() -> bool) {
+async fn wait_until(mut is_so: impl FnMut() -> bool) {
     soon(async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -23,8 +23,9 @@ use tokio::{
 use crate::{
     client::{Client, content, empty, guarded, text, written},
     gateway::{Gateway, Setup},
-    soon, until,
+    soon,
     upstream::Upstream,
+    wait_until,
 };
 
 const MIB: usize = 1 << 20;
@@ -232,7 +233,7 @@ async fn an_unguarded_answer_that_is_not_taken_is_reset_and_frees_its_upstream()
             drop((ended, body));
         }
         assert!(begun.elapsed() >= ANSWER_TIMEOUT / 2, "it was not reset for taking nothing");
-        until(|| open.load(Ordering::SeqCst) == 0).await;
+        wait_until(|| open.load(Ordering::SeqCst) == 0).await;
     }
 }
 

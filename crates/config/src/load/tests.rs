@@ -9,8 +9,8 @@ use semel_tower::{CaptureSource, RecordContent};
 
 use super::*;
 use crate::{
-    About, CallerPart, CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required,
-    SignatureScheme, WebhookSecretSource,
+    AboutSource, CallerPart, CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required,
+    SignatureScheme, Upstream, WebhookSecretSource,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -163,7 +163,7 @@ fn a_fingerprint_counts_the_host_only_if_the_upstream_receives_it() {
 #[test]
 fn about_and_capture_are_read() {
     let usual = guard("");
-    assert_eq!((usual.about, usual.capture), (About::Request, Vec::new()));
+    assert_eq!((usual.about, usual.capture), (AboutSource::Request, Vec::new()));
     let guard = guard(
         "about = \"route\"\n\
          capture = { order = \"/order_id\", shop = { header = \"X-Shop\" } }",
@@ -171,7 +171,7 @@ fn about_and_capture_are_read() {
     let order = CaptureSource::Json("/order_id".parse().unwrap());
     let shop = CaptureSource::Header(HeaderName::from_static("x-shop"));
     let captures = [("order".to_owned(), order), ("shop".to_owned(), shop)];
-    assert_eq!((guard.about, guard.capture), (About::Route, captures.to_vec()));
+    assert_eq!((guard.about, guard.capture), (AboutSource::Route, captures.to_vec()));
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn invalid_patterns_are_refused_with_the_reason() {
         ("P(ST /v1", "there is no method `P(ST`; did you mean `POST`?"),
         ("(((((( /v1", "this cannot be a method"),
         ("POST a.b:80/v1", "a host is matched without its port: `a.b`"),
-        ("POST a.*.b/v1", "a star in a host stands at its beginning only: `*.example.com`"),
+        ("POST a.*.b/v1", "a host can have a star only at its beginning: `*.example.com`"),
         ("POST a@b/v1", "this cannot be a host; write \"POST api.example.com/v1/**\""),
         ("POST /v1?x=1", "a route matches the path only, without a query"),
         (&long, "a path has at most 64 segments"),

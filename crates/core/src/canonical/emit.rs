@@ -1,4 +1,4 @@
-//! From the tree to the canonical text, each byte written once.
+//! Serializes the tree as canonical text in one pass.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use super::pointer::Pointer;
 use super::string;
 use super::tree::{Node, NodeIndex, NodeKind, Tree, next, wide};
 
-/// Stands where no value counts. It cannot start a JSON value.
-const NOTHING: u8 = b'*';
+/// Replaces a value that was removed or not found. It cannot start a JSON value.
+const PLACEHOLDER: u8 = b'*';
 
-/// How many bytes are copied at once where that many are there.
-const SHORT: usize = 16;
+/// Number of bytes that are copied at once if the source is long enough.
+const COPY_BLOCK: usize = 16;
 
-/// Appends the canonical text of the document, less what was removed from it.
-pub(super) fn whole(tree: &Tree<'_>, out: &mut Vec<u8>) {
-    out.reserve(tree.body.len().saturating_add(SHORT));
-    element(tree, 0, out);
+/// Appends the canonical text of the document without its removed values.
+pub(super) fn write_document(tree: &Tree<'_>, out: &mut Vec<u8>) {
+    out.reserve(tree.body.len().saturating_add(COPY_BLOCK));
+    write_element(tree, 0, out);
 }
 
-/// Appends what the pointers lead to, each bound to its pointer.
-pub(super) fn only(
+/// Appends the values at these pointers, each with its pointer.
+pub(super) fn write_selected(
     tree: &Tree<'_>,
     pointers: &[Pointer],
     out: &mut Vec<u8>,
@@ -38,8 +38,8 @@ pub(super) fn only(
         string::write(pointer.as_str().as_bytes(), out);
         out.push(b':');
         match index {
-            Some(index) => _ = element(tree, index, out),
-            None => out.push(NOTHING),
+            Some(index) => _ = write_element(tree, index, out),
+            None => out.push(PLACEHOLDER),
         }
         separator = b',';
     }
@@ -47,37 +47,36 @@ pub(super) fn only(
     Ok(())
 }
 
-/// A value in its place, and the node after it. The depth of the recursion is bounded by that of
-/// the document.
-fn element(tree: &Tree<'_>, index: NodeIndex, out: &mut Vec<u8>) -> NodeIndex {
+/// Writes a value and returns the next node. The depth of the document bounds the recursion.
+fn write_element(tree: &Tree<'_>, index: NodeIndex, out: &mut Vec<u8>) -> NodeIndex {
     let Some(node) = tree.nodes.get(wide(index)) else { return next(index) };
-    if node.removed {
-        out.push(NOTHING);
+    if node.is_removed {
+        out.push(PLACEHOLDER);
         return tree.after(index);
     }
     match node.kind {
         NodeKind::Array => {
-            array(tree, index, node, out);
+            write_array(tree, index, node, out);
             node.end
         }
         NodeKind::Object => {
-            object(tree, node, out);
+            write_object(tree, node, out);
             node.end
         }
         NodeKind::Plain | NodeKind::Number | NodeKind::String | NodeKind::Unescaped => {
-            scalar(tree, node, out);
+            write_scalar(tree, node, out);
             next(index)
         }
     }
 }
 
-fn array(tree: &Tree<'_>, index: NodeIndex, node: &Node, out: &mut Vec<u8>) {
+fn write_array(tree: &Tree<'_>, index: NodeIndex, node: &Node, out: &mut Vec<u8>) {
     let mut child = next(index);
     let mut separator = b'[';
     while child < node.end {
         out.push(separator);
         separator = b',';
-        child = element(tree, child, out);
+        child = write_element(tree, child, out);
     }
     if separator == b'[' {
         out.push(separator);
@@ -85,22 +84,22 @@ fn array(tree: &Tree<'_>, index: NodeIndex, node: &Node, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-fn object(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
+fn write_object(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
     let mut separator = b'{';
     for index in tree.names(*node) {
         let Some([name, value]) = tree.member(*index) else { continue };
-        if value.removed {
+        if value.is_removed {
             continue;
         }
         out.push(separator);
         separator = b',';
-        scalar(tree, name, out);
+        write_scalar(tree, name, out);
         out.push(b':');
         match value.kind {
-            NodeKind::Array => array(tree, next(*index), value, out),
-            NodeKind::Object => object(tree, value, out),
+            NodeKind::Array => write_array(tree, next(*index), value, out),
+            NodeKind::Object => write_object(tree, value, out),
             NodeKind::Plain | NodeKind::Number | NodeKind::String | NodeKind::Unescaped => {
-                scalar(tree, value, out);
+                write_scalar(tree, value, out);
             }
         }
     }
@@ -110,11 +109,11 @@ fn object(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// A name, or a value that is no container.
+/// Writes a member name or a scalar value.
 #[inline(always)]
-fn scalar(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
+fn write_scalar(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
     let (source, quotes): (&[u8], usize) = match node.kind {
-        // What had no escape needs none: it is canonical as it stands in the body.
+        // A string without escapes is canonical in the body already.
         NodeKind::String => (tree.body, 1),
         NodeKind::Plain => (tree.body, 0),
         NodeKind::Number => (&tree.text, 0),
@@ -124,15 +123,15 @@ fn scalar(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
     copy(source, wide(node.start).wrapping_sub(quotes)..wide(node.end).wrapping_add(quotes), out);
 }
 
-/// Appends a range of a source. Most are short, and copying a fixed number of bytes and cutting off
-/// what is too much takes far less time than copying the exact number. (A range that does not exist
-/// would wrap to one that does not exist either, and append nothing.)
+/// Appends a range of the source. Most ranges are short: copying a fixed number of bytes and
+/// truncating is much faster than copying the exact number. (An invalid range wraps to another
+/// invalid range and appends nothing.)
 #[inline(always)]
 fn copy(source: &[u8], range: Range<usize>, out: &mut Vec<u8>) {
     let length = range.end.wrapping_sub(range.start);
     let rest = source.get(range.start..).unwrap_or_default();
-    match rest.first_chunk::<SHORT>() {
-        Some(bytes) if length <= SHORT => {
+    match rest.first_chunk::<COPY_BLOCK>() {
+        Some(bytes) if length <= COPY_BLOCK => {
             let end = out.len().wrapping_add(length);
             out.extend_from_slice(bytes);
             out.truncate(end);

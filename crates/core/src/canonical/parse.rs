@@ -258,7 +258,7 @@ impl Parser<'_> {
     #[inline]
     fn push(&mut self, kind: NodeKind, start: usize, end: usize) {
         let (start, end) = (narrow(start), narrow(end));
-        self.tree.nodes.push(Node { kind, removed: false, start, end });
+        self.tree.nodes.push(Node { kind, is_removed: false, start, end });
     }
 
     fn fail<T>(&self, kind: JsonErrorKind) -> Result<T, JsonError> {

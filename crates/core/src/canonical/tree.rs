@@ -1,30 +1,30 @@
 //! A parsed document as one flat list of nodes.
 //!
-//! Nodes lie in the order of the document, a container before what it contains, so a subtree is
-//! a range and nothing is ever copied from level to level. Offsets are 32 bits wide: `[1,1,…]`
-//! costs a node per two bytes of input, and a node is 12 bytes.
+//! Nodes are in document order, a container before its contents, so a subtree is a range of the
+//! list. Offsets have 32 bits, because `[1,1,…]` needs one node for two bytes of input, and a node
+//! has 12 bytes.
 
 use std::ops::Range;
 
 use super::pointer::Pointer;
 
-/// An index into the nodes, the order, the text or the body.
+/// An index into `nodes`, `order`, `text` or `body` of the [`Tree`].
 pub(super) type NodeIndex = u32;
 
-/// What a node is, and which list its range points into.
+/// The kind of a node. It decides which list the node's range indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeKind {
-    /// Canonical as it stands in the body: a literal or a plain integer.
+    /// A literal or a plain integer, canonical already; a range of the body.
     Plain,
-    /// A string without escapes, the range being what is between the quotes in the body.
+    /// A string without escapes; the range of the body between the quotes.
     String,
-    /// A number in canonical form, in the text.
+    /// A number in canonical form; a range of the text.
     Number,
-    /// A string that had escapes, in the text, unescaped.
+    /// An unescaped string; a range of the text.
     Unescaped,
     /// An array: `end` is the index of the node after its last element.
     Array,
-    /// An object: as an array, and `start` is where its sorted names begin in the order.
+    /// An object: `end` as for an array; `start` is the index of its sorted names in `order`.
     Object,
 }
 
@@ -32,8 +32,8 @@ pub(super) enum NodeKind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub(super) kind: NodeKind,
-    /// Whether a pointer says that this value does not count.
-    pub(super) removed: bool,
+    /// Whether the value is excluded from the canonical text.
+    pub(super) is_removed: bool,
     pub(super) start: NodeIndex,
     pub(super) end: NodeIndex,
 }
@@ -43,9 +43,9 @@ pub(super) struct Node {
 pub(super) struct Tree<'a> {
     pub(super) body: &'a [u8],
     pub(super) nodes: Vec<Node>,
-    /// For each object: the number of its members, then the nodes of their names, sorted.
+    /// For each object: the number of members, then the nodes of their names, sorted.
     pub(super) order: Vec<NodeIndex>,
-    /// Strings that had escapes, unescaped (lone surrogates as three bytes), and numbers.
+    /// Unescaped strings (lone surrogates as three bytes) and canonical numbers.
     pub(super) text: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ impl Tree<'_> {
         self.nodes.get(wide(index)).copied()
     }
 
-    /// The name at a node and its value.
+    /// The member name at a node, and its value.
     pub(super) fn member(&self, name: NodeIndex) -> Option<&[Node; 2]> {
         self.nodes.get(wide(name)..)?.first_chunk()
     }
@@ -90,16 +90,16 @@ impl Tree<'_> {
         self.order.get(wide_range(first..first.saturating_add(count))).unwrap_or_default()
     }
 
-    /// The node that a pointer leads to.
+    /// The node that a pointer selects.
     pub(super) fn find(&self, pointer: &Pointer) -> Option<NodeIndex> {
         pointer.tokens().try_fold(0, |index, token| self.child(index, token))
     }
 
-    /// Marks what a pointer leads to as not counting.
+    /// Excludes the value at a pointer from the canonical text.
     pub(super) fn remove(&mut self, pointer: &Pointer) {
         let found = self.find(pointer);
         if let Some(node) = found.and_then(|index| self.nodes.get_mut(wide(index))) {
-            node.removed = true;
+            node.is_removed = true;
         }
     }
 
@@ -126,14 +126,14 @@ impl Tree<'_> {
     }
 }
 
-/// An array index of RFC 6901: digits without leading zeros. `-` is the element after the last,
-/// which is never there.
+/// Parses an array index of RFC 6901: digits without leading zeros. `-` names the element after the
+/// last one, which never exists.
 fn array_index(token: &str) -> Option<NodeIndex> {
     let plain = token == "0" || token.starts_with(|first: char| matches!(first, '1'..='9'));
     plain.then(|| token.parse().ok()).flatten()
 }
 
-/// The index as one for a slice.
+/// Converts to a slice index.
 pub(super) fn wide(index: NodeIndex) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! Single values out of a document: what a route reads a key from.
+//! Reads single values of a JSON document, such as a key in a body.
 
 use super::error::JsonError;
 use super::number::plain_decimal;
@@ -6,23 +6,23 @@ use super::parse;
 use super::pointer::Pointer;
 use super::tree::{Node, NodeKind, Tree};
 
-/// A value that a pointer leads to, as far as it can name something.
+/// The value at a pointer. Only scalars keep their contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string, unescaped.
     Text(String),
-    /// A number in decimal digits: `1e2` is `100`, `1.50` is `1.5`. One that would take more than
-    /// [`NUMBER_DIGITS_MAX`] digits is its [canonical text](super), `1e999`.
+    /// A number in decimal digits: `1e2` is `100`, `1.50` is `1.5`. A number that needs more than
+    /// [`NUMBER_DIGITS_MAX`] digits is in its [canonical form](super), such as `1e999`.
     Number(String),
     /// `true` or `false`.
     Bool(bool),
     /// `null`.
     Null,
-    /// Anything else: a container, or a string that is not Unicode.
+    /// Any other value: a container, or a string that is not valid Unicode.
     Other,
 }
 
-/// The most digits that a number is expanded to in plain decimal notation.
+/// Maximum number of digits in plain decimal notation.
 pub const NUMBER_DIGITS_MAX: usize = 255;
 
 impl Value {
@@ -46,7 +46,7 @@ impl Value {
     }
 }
 
-/// What a pointer leads to in a JSON document, `None` if it leads nowhere.
+/// Finds the value at a pointer in a JSON document; `None` if it does not exist.
 ///
 /// ```
 /// use semel_core::canonical::{self, Pointer, Value};
@@ -62,26 +62,26 @@ impl Value {
 ///
 /// # Errors
 ///
-/// If the body is refused as in [`json`](super::json).
+/// The errors of [`json`](super::json).
 pub fn find(body: &[u8], pointer: &Pointer) -> Result<Option<Value>, JsonError> {
     let tree = parse::document(body)?;
-    Ok(at(&tree, pointer))
+    Ok(value_at(&tree, pointer))
 }
 
-/// What each of these pointers leads to, in their order. The document is read once.
+/// Finds the values at several pointers, in their order. The document is parsed once.
 ///
 /// # Errors
 ///
-/// If the body is refused as in [`json`](super::json).
+/// The errors of [`json`](super::json).
 pub fn find_all<'a>(
     body: &[u8],
     pointers: impl IntoIterator<Item = &'a Pointer>,
 ) -> Result<Vec<Option<Value>>, JsonError> {
     let tree = parse::document(body)?;
-    Ok(pointers.into_iter().map(|pointer| at(&tree, pointer)).collect())
+    Ok(pointers.into_iter().map(|pointer| value_at(&tree, pointer)).collect())
 }
 
-fn at(tree: &Tree<'_>, pointer: &Pointer) -> Option<Value> {
+fn value_at(tree: &Tree<'_>, pointer: &Pointer) -> Option<Value> {
     let node = tree.find(pointer).and_then(|index| tree.node(index))?;
     Some(scalar(tree, node).unwrap_or(Value::Other))
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_given_in_decimal_digits_however_it_was_spelled() {
+    fn every_spelling_of_a_number_gives_the_same_decimal_digits() {
         for (expected, spellings) in [
             ("100", &["100", "1e2", "100.0", "0.1e3", "10000e-2"][..]),
             ("1.5", &["1.5", "1.50", "15e-1", "0.15e1"]),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_too_long_to_be_given_is_not_expanded() {
+    fn a_number_with_too_many_digits_is_not_expanded() {
         assert_eq!(at("", "1e254"), number(&format!("1{}", "0".repeat(254))));
         assert_eq!(at("", "1e-254"), number(&format!("0.{}1", "0".repeat(253))));
         for (long, canonical) in
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_is_given_without_its_escapes() {
+    fn a_string_is_unescaped() {
         assert_eq!(at("/a~1b", r#"{"a/b":"x\u0041"}"#), Some(Value::Text("xA".to_owned())));
         assert_eq!(at("/1", r#"["a","b"]"#), Some(Value::Text("b".to_owned())));
         assert_eq!(at("/2", r#"["a","b"]"#), None);

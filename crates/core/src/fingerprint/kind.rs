@@ -1,6 +1,6 @@
 //! How a body is to be read.
 
-use crate::multipart::params::Value;
+use crate::multipart::params::ParameterizedValue;
 
 /// How a body is to be read, as its `Content-Type` declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,8 @@ impl BodyKind {
             b"application/x-www-form-urlencoded" => Self::Form,
             essence if essence.ends_with(b"+json") && is_media_type(essence) => Self::Json,
             essence if essence.starts_with(b"multipart/") && is_media_type(essence) => {
-                let boundary = Value::parse(value).and_then(|value| value.only(b"boundary"));
+                let boundary =
+                    ParameterizedValue::parse(value).and_then(|value| value.only(b"boundary"));
                 Self::Multipart { boundary: boundary.map(<[u8]>::to_vec) }
             }
             _ => Self::Bytes,

@@ -1,4 +1,4 @@
-//! Fingerprints by example, with vectors that another implementation computed.
+//! Examples of fingerprints, and test vectors from another implementation.
 
 use proptest::prelude::*;
 
@@ -30,8 +30,8 @@ fn header(name: &str) -> FingerprintHeader {
 }
 
 #[test]
-fn the_definition_does_not_change_unnoticed() {
-    // Computed from the module documentation by another program. If this fails, stored
+fn fingerprints_equal_the_test_vectors() {
+    // Another program computed the vectors from the module documentation. If this fails, stored
     // fingerprints no longer match: raise the version instead.
     let hex = |fingerprint: Fingerprint| -> String {
         fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -88,7 +88,7 @@ fn the_definition_does_not_change_unnoticed() {
 }
 
 #[test]
-fn spelling_does_not_count() {
+fn equivalent_encodings_have_the_same_fingerprint() {
     let json = whole("application/json", r#"{"a":1,"b":[2]}"#);
     assert_eq!(whole("application/json; charset=utf-8", r#"{ "b":[2.0], "\u0061":1 }"#), json);
     assert_eq!(whole("APPLICATION/JSON", r#"{"a":1,"b":[2]}"#), json);
@@ -102,7 +102,7 @@ fn spelling_does_not_count() {
 }
 
 #[test]
-fn the_kind_of_the_body_counts() {
+fn the_kind_of_the_body_is_part_of_the_fingerprint() {
     let kinds = ["application/json", "application/x-www-form-urlencoded", "text/plain"];
     let [json, form, bytes] = kinds.map(|kind| whole(kind, "1"));
     assert!(json != form && form != bytes && json != bytes);
@@ -110,7 +110,7 @@ fn the_kind_of_the_body_counts() {
 }
 
 #[test]
-fn a_form_with_a_broken_escape_is_compared_byte_by_byte_with_its_like() {
+fn a_form_with_an_invalid_escape_is_compared_byte_by_byte() {
     let form = "application/x-www-form-urlencoded";
     assert_eq!(whole(form, "a=%zz+"), whole("Application/X-WWW-form-urlencoded", "a=%zz+"));
     assert_ne!(whole(form, "a=%zz+"), whole("text/plain", "a=%zz+"));
@@ -119,7 +119,7 @@ fn a_form_with_a_broken_escape_is_compared_byte_by_byte_with_its_like() {
 }
 
 #[test]
-fn method_path_and_query_count_byte_by_byte() {
+fn method_path_and_query_are_compared_byte_by_byte() {
     let rule = QueryRule::Whole;
     let targets = [
         target("POST", "/p", None, rule),
@@ -211,7 +211,7 @@ fn only_and_except_choose_what_counts() {
 }
 
 #[test]
-fn a_body_that_is_not_what_it_says_is_refused() {
+fn a_body_that_does_not_match_its_content_type_is_refused() {
     let rule = FingerprintRule::default();
     assert!(matches!(of("application/json", "{", &rule), Err(BodyError::Json(_))));
     assert!(matches!(of("application/json", " ", &rule), Err(BodyError::Json(_))));
@@ -259,7 +259,7 @@ fn the_content_type_decides_the_kind() {
 }
 
 #[test]
-fn where_one_part_ends_and_the_next_begins_counts() {
+fn the_boundaries_of_parts_are_part_of_the_fingerprint() {
     let of = |parts: &[&[u8]]| Fingerprint::of_parts("d", parts);
     assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
     assert_ne!(of(&[]), of(&[b""]));
@@ -268,7 +268,7 @@ fn where_one_part_ends_and_the_next_begins_counts() {
 }
 
 #[test]
-fn a_fingerprint_survives_storage() {
+fn a_stored_fingerprint_is_read_back() {
     let fingerprint = whole("text/plain", "x");
     assert_eq!(fingerprint.version(), 2);
     assert_eq!(Fingerprint::from_bytes(fingerprint.as_bytes()), Ok(fingerprint));
@@ -311,7 +311,7 @@ proptest! {
         let rule = FingerprintRule { headers: vec![header("h")], ..FingerprintRule::default() };
         let of = |(method, host, path, query, value, body): &Request| {
             let lines = value.as_deref().map(|value| ("h", value.as_bytes()));
-            let meaning = FingerprintInput {
+            let input = FingerprintInput {
                 method,
                 host: host.as_deref(),
                 path,
@@ -320,7 +320,7 @@ proptest! {
                 kind: BodyKind::Bytes,
                 body: body.as_bytes(),
             };
-            Fingerprint::of(&meaning, &rule).unwrap()
+            Fingerprint::of(&input, &rule).unwrap()
         };
         prop_assert_eq!(a == b, of(&a) == of(&b));
     }
@@ -333,7 +333,7 @@ proptest! {
 }
 
 #[test]
-fn a_body_that_is_ignored_may_be_anything() {
+fn an_ignored_body_may_be_malformed() {
     let rule = FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() };
     let print = |content_type, body| of(content_type, body, &rule).unwrap();
     let one = print("application/json", r#"{"id":"e","tries":1}"#);

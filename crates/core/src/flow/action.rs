@@ -116,11 +116,11 @@ pub enum Action {
     /// Ask the store for the claim, always with the owner token of this request, and report
     /// `Flow::on_claimed` or `Flow::on_claim_failed`.
     Claim,
-    /// Begin the operation in a task of its own and report `Flow::on_ended`. Meanwhile mind the
-    /// alarm: it renews the lease.
+    /// Begin the operation in a task of its own and report `Flow::on_ended`. Meanwhile serve
+    /// the next tick, which renews the lease.
     Execute(Grant),
-    /// The operation that runs unguarded has this grant from now on: mind the alarm, it renews the
-    /// lease.
+    /// The operation that runs unguarded has this grant from now on. Serve the next tick, which
+    /// renews the lease.
     Guard(Grant),
     /// Renew the lease with this fence and the owner token of this request, and report
     /// `Flow::on_renewed`. The operation continues.
@@ -130,12 +130,12 @@ pub enum Action {
     Record(Fence, Finish),
     /// Read the record and report `Flow::on_seen` or `Flow::on_look_failed`.
     Look,
-    /// Nothing until the alarm, or until the record may have changed (then tick early).
+    /// Nothing until the next tick, or until the record may have changed (then tick early).
     Sleep,
     /// Give this to the client, then go on until `Flow::is_done`.
     Reply(Reply),
     /// Begin the operation without a claim in a task of its own and report `Flow::on_ended`.
-    /// Meanwhile serve the alarm: it retries a claim that may have been granted.
+    /// Meanwhile serve the next tick: it retries a claim that may have been granted.
     Pass,
     /// Nothing more.
     Done,

@@ -20,7 +20,7 @@ impl Flow {
         match (claimed, client) {
             (Claimed::Granted(grant), ClientState::Waits) => self.granted(grant, asked, now),
             (Claimed::Granted(grant), ClientState::Unguarded) => {
-                self.alarm = Some(asked.after(self.plan.lease / 3).max(now));
+                self.next_tick = Some(asked.after(self.plan.lease / 3).max(now));
                 self.phase = FlowPhase::Executing { grant, renewing: None };
                 Action::Guard(grant)
             }
@@ -46,7 +46,7 @@ impl Flow {
             return self.record(grant.fence, not_sent(), reply, now);
         }
         if now < asked.after(self.plan.lease_relied_on()) {
-            self.alarm = Some(asked.after(self.plan.lease / 3));
+            self.next_tick = Some(asked.after(self.plan.lease / 3));
             self.phase = FlowPhase::Executing { grant, renewing: None };
             return Action::Execute(grant);
         }
@@ -65,7 +65,7 @@ impl Flow {
         if *client != ClientState::Unguarded {
             return self.done(Action::Done);
         }
-        self.alarm = None;
+        self.next_tick = None;
         self.phase = FlowPhase::Unguarded;
         Action::Sleep
     }
@@ -103,7 +103,7 @@ impl Flow {
         let end = self.plan.by_deadline(self.began.after(self.plan.store_timeout));
         if may_pass_by && now < end {
             let _ = self.back_off(now);
-            self.alarm = self.alarm.map(|alarm| alarm.min(end));
+            self.next_tick = self.next_tick.map(|tick| tick.min(end));
             return Action::Sleep;
         }
         if kind == StoreErrorKind::Busy && !self.plan.is_past_deadline(now) {
@@ -205,7 +205,7 @@ impl Flow {
     /// nothing was done.
     fn settle(&mut self, fence: Fence, finish: Finish, replied: bool, now: ProcessTime) -> Action {
         let reply = Reply::Problem(Problem::StoreUnavailable);
-        self.alarm = None;
+        self.next_tick = None;
         self.phase =
             FlowPhase::Recording { fence, finish: finish.clone(), reply, since: now, replied };
         Action::Record(fence, finish)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::params::{Value, is_token};
+use super::params::{ParameterizedValue, is_token};
 use super::{MultipartError, PART_HEADER_BYTES_MAX, Part, frame, number};
 
 /// The fields that count, in the order in which they are hashed.
@@ -91,7 +91,7 @@ pub(super) fn write(fields: &[PartHeader<'_>], out: &mut Vec<u8>) {
     number(fields.len(), out);
     for field in fields {
         frame(field.name.as_bytes(), out);
-        let Some(mut value) = Value::parse(&field.value) else {
+        let Some(mut value) = ParameterizedValue::parse(&field.value) else {
             out.push(0);
             frame(&field.value, out);
             continue;

@@ -2,7 +2,7 @@
 
 /// A header value cut into its parts. Case is as it was sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Value<'a> {
+pub(crate) struct ParameterizedValue<'a> {
     /// What comes before the first semicolon.
     pub(crate) essence: &'a [u8],
     /// The parameters in order: the name, and the value without its quotes. The escapes of a
@@ -11,7 +11,7 @@ pub(crate) struct Value<'a> {
     pub(crate) params: Vec<(&'a [u8], &'a [u8])>,
 }
 
-impl<'a> Value<'a> {
+impl<'a> ParameterizedValue<'a> {
     /// The parts of a header value, `None` if it is not of this form.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let (essence, mut rest) = cut(value, |byte| byte == b';');

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::params::Value;
+use super::params::ParameterizedValue;
 use super::{MultipartError, PART_HEADER_BYTES_MAX, PARTS_MAX, canonical, parse};
 
 /// A body with the boundary `b` whose parts are given from their headers on.
@@ -176,7 +176,7 @@ fn a_body_of_near_misses_is_read_in_linear_time() {
 
 #[test]
 fn header_values_are_cut_into_parameters() {
-    let parse = |text: &'static str| Value::parse(text.as_bytes());
+    let parse = |text: &'static str| ParameterizedValue::parse(text.as_bytes());
     let value = parse("a/b ; x=1;; Y = \"q;\\\"r\" ;z=\"\";").unwrap();
     assert_eq!(value.essence, b"a/b");
     let expected: [(&[u8], &[u8]); 3] = [(b"x", b"1"), (b"Y", b"q;\\\"r"), (b"z", b"")];

@@ -42,7 +42,7 @@ fn a_store_known_to_be_away_gives_an_error_at_once() {
 
     let mut flow = asking(&passing());
     assert_eq!(flow.on_store_away(at(0)), Action::Pass);
-    assert_eq!(flow.alarm(), None, "no claim was asked, so there is none to ask for");
+    assert_eq!(flow.next_tick(), None, "no claim was asked, so there is none to ask for");
     assert_eq!(flow.on_ended(answered(Verdict::Completed), at(1)), unguarded_reply());
     assert!(flow.is_done());
 }
@@ -71,7 +71,7 @@ fn a_claim_that_may_have_been_granted_is_asked_for_until_the_store_answers() {
     for error in [lost(), unavailable(), busy(), full].iter().cycle().take(1_000) {
         now = ask_again(&mut flow);
         assert_eq!(flow.on_claim_failed(error, now), Action::Sleep);
-        assert!(flow.alarm().unwrap().since(now) <= LEASE / 6);
+        assert!(flow.next_tick().unwrap().since(now) <= LEASE / 6);
     }
     assert!(now > at(60 * 60 * 1000), "longer than any number of leases");
     now = ask_again(&mut flow);
@@ -112,7 +112,7 @@ fn what_runs_unguarded_without_any_claim_is_recorded_nowhere() {
         // What is not durable is no `operation-failed`.
         let policy = Policy { on_unknown: OnUnknown::Fail, ..passing() };
         let mut flow = unguarded(&policy, &unavailable());
-        assert_eq!(flow.alarm(), None);
+        assert_eq!(flow.next_tick(), None);
         assert_eq!(flow.on_tick(at(90_000)), Action::Sleep);
         assert_eq!(flow.on_ended(result, at(90_000)), reply);
         assert!(flow.is_done());
@@ -124,7 +124,7 @@ fn an_unguarded_run_whose_claim_turns_out_to_be_granted_is_like_any_other() {
     let mut flow = unguarded(&passing(), &lost());
     let asked = ask_again(&mut flow);
     assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), asked), Action::Guard(GRANT));
-    assert_eq!(flow.alarm(), Some(asked.after(LEASE / 3)));
+    assert_eq!(flow.next_tick(), Some(asked.after(LEASE / 3)));
     assert_eq!(flow.on_tick(asked.after(LEASE / 3)), Action::Renew(GRANT.fence));
     let step = flow.on_ended(answered(Verdict::Completed), at(90_000));
     assert_eq!(step, Action::Record(GRANT.fence, Finish::complete(answer())));
@@ -169,7 +169,7 @@ fn an_unguarded_run_beside_another_owners_record_writes_nothing() {
         let mut flow = unguarded(&passing(), &lost());
         let asked = ask_again(&mut flow);
         assert_eq!(flow.on_claimed(claimed, asked), Action::Sleep);
-        assert_eq!(flow.alarm(), None, "it is known whose record it is");
+        assert_eq!(flow.next_tick(), None, "it is known whose record it is");
         assert_eq!(flow.on_ended(answered(Verdict::Completed), at(3_000)), unguarded_reply());
         assert!(flow.is_done());
     }

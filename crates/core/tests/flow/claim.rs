@@ -12,15 +12,15 @@ fn met(occupied: Occupied) -> Action {
     let mut flow = asking(&policy());
     let step = flow.on_claimed(Claimed::Occupied(occupied), at(1));
     assert!(flow.is_done());
-    assert_eq!(flow.alarm(), None);
+    assert_eq!(flow.next_tick(), None);
     step
 }
 
-/// Asks again when the alarm rings, and says when that was.
+/// Repeats the claim at the next tick. Returns the time of the tick.
 pub(super) fn ask_again(flow: &mut Flow) -> ProcessTime {
-    let alarm = flow.alarm().expect("it asks again");
-    assert_eq!(flow.on_tick(alarm), Action::Claim);
-    alarm
+    let next_tick = flow.next_tick().expect("it asks again");
+    assert_eq!(flow.on_tick(next_tick), Action::Claim);
+    next_tick
 }
 
 /// Gives back a grant under which nothing was sent.
@@ -93,7 +93,7 @@ fn answered_at(policy: &Policy) -> (ProcessTime, Action) {
         }
         now = ask_again(&mut flow);
     };
-    assert_eq!(flow.alarm(), None, "nothing was granted for sure");
+    assert_eq!(flow.next_tick(), None, "nothing was granted for sure");
     (now, step)
 }
 
@@ -153,7 +153,7 @@ fn a_claim_whose_reply_was_lost_is_asked_again() {
     let asked = ask_again(&mut flow);
     assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), asked), Action::Execute(GRANT));
     // The lease is counted from the second asking.
-    assert_eq!(flow.alarm(), Some(asked.after(LEASE / 3)));
+    assert_eq!(flow.next_tick(), Some(asked.after(LEASE / 3)));
 }
 
 #[test]

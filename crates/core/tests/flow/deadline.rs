@@ -59,15 +59,15 @@ fn an_operation_that_has_begun_is_not_bounded() {
 fn a_wait_ends_at_the_deadline_and_says_that_the_operation_runs_on() {
     let mut flow = asking_until(&policy(), DEADLINE);
     assert_eq!(flow.on_claimed(in_flight(), at(0)), Action::Sleep);
-    while flow.alarm() < Some(at(DEADLINE)) {
-        let now = flow.alarm().unwrap();
+    while flow.next_tick() < Some(at(DEADLINE)) {
+        let now = flow.next_tick().unwrap();
         assert_eq!(flow.on_tick(now), Action::Look);
         assert_eq!(flow.on_look_failed(now), Action::Sleep);
     }
     assert_eq!(flow.on_tick(at(DEADLINE)), problem(Problem::DeadlineExceededInFlight));
 
     let (mut flow, _) = Flow::join(plan_until(&policy(), DEADLINE), fingerprint(1), at(0));
-    assert_eq!(flow.alarm(), Some(at(DEADLINE)));
+    assert_eq!(flow.next_tick(), Some(at(DEADLINE)));
     assert_eq!(flow.on_tick(at(DEADLINE)), problem(Problem::DeadlineExceededInFlight));
 }
 
@@ -89,7 +89,7 @@ fn a_store_that_fails_is_not_asked_beyond_the_deadline() {
             if step != Action::Sleep {
                 break step;
             }
-            now = flow.alarm().unwrap();
+            now = flow.next_tick().unwrap();
             assert!(now <= at(DEADLINE));
             assert_eq!(flow.on_tick(now), Action::Claim);
         };
@@ -141,7 +141,7 @@ fn none_of_a_hundred_thousand_requests_begins_after_its_deadline() {
                     }
                 }
                 Action::Sleep => {
-                    let alarm = flow.alarm().map_or(0, |alarm| alarm.since(at(0)).as_millis());
+                    let alarm = flow.next_tick().map_or(0, |alarm| alarm.since(at(0)).as_millis());
                     now = now.max(u64::try_from(alarm).unwrap()) + random.below(50);
                     flow.on_tick(at(now))
                 }

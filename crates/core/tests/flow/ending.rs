@@ -108,7 +108,7 @@ fn what_breaks_ends_by_on_unknown() {
 fn recording_is_retried_and_the_client_learns_that_it_is_not_durable() {
     let (mut flow, record) = unrecorded(answered(Verdict::Completed));
     assert_eq!(flow.on_record_failed(&unavailable().effect_unknown(), at(0)), Action::Sleep);
-    let again = flow.alarm().unwrap();
+    let again = flow.next_tick().unwrap();
     assert_eq!(flow.on_tick(again), record, "the same fence and bytes");
     let expected_reply = flow.on_record_failed(&unavailable(), at(10_000));
     assert_eq!(expected_reply, problem(Problem::OutcomeUnrecorded));
@@ -116,7 +116,7 @@ fn recording_is_retried_and_the_client_learns_that_it_is_not_durable() {
     // For as long as the fence is ours, and without a second reply.
     let mut now = at(10_000);
     for _ in 0..50 {
-        now = flow.alarm().unwrap();
+        now = flow.next_tick().unwrap();
         assert_eq!(flow.on_tick(now), record);
         assert_eq!(flow.on_record_failed(&unavailable(), now), Action::Sleep);
     }
@@ -129,7 +129,7 @@ fn recording_is_retried_and_the_client_learns_that_it_is_not_durable() {
 fn an_answer_recorded_at_the_second_try_is_given() {
     let (mut flow, record) = unrecorded(answered(Verdict::Completed));
     assert_eq!(flow.on_record_failed(&unavailable().effect_unknown(), at(0)), Action::Sleep);
-    let again = flow.alarm().unwrap();
+    let again = flow.next_tick().unwrap();
     assert_eq!(flow.on_tick(again), record);
     assert_eq!(flow.on_recorded(Fenced::Applied, again), Action::Reply(Reply::Ran(answer())));
 }
@@ -150,7 +150,7 @@ fn a_failure_that_is_not_durable_is_not_acknowledged() {
         assert_eq!(flow.on_record_failed(&unavailable(), at(9_999)), Action::Sleep);
         let expected_reply = flow.on_record_failed(&unavailable(), at(10_000));
         assert_eq!(expected_reply, problem(Problem::OutcomeUnrecorded));
-        let again = flow.alarm().unwrap();
+        let again = flow.next_tick().unwrap();
         assert_eq!(flow.on_tick(again), record, "the failure is tried on");
         assert_eq!(flow.on_recorded(Fenced::Applied, again), Action::Done);
     }
@@ -251,7 +251,7 @@ fn a_lease_is_renewed_at_a_third_of_it() {
     let mut flow = running(OnUnknown::Hold);
     for third in 1..=5 {
         let due = at(third * 10_000);
-        assert_eq!(flow.alarm(), Some(due));
+        assert_eq!(flow.next_tick(), Some(due));
         assert_eq!(flow.on_tick(due), Action::Renew(GRANT.fence));
         // However long the reply takes, the next third is counted from the asking.
         let heard = due.after(Duration::from_millis(700));
@@ -264,7 +264,7 @@ fn a_renewal_that_fails_is_tried_again_soon() {
     let mut flow = running(OnUnknown::Hold);
     assert_eq!(flow.on_tick(at(10_000)), Action::Renew(GRANT.fence));
     assert_eq!(flow.on_renewed(None, at(10_500)), Action::Sleep);
-    assert_eq!(flow.alarm(), Some(at(13_500)));
+    assert_eq!(flow.next_tick(), Some(at(13_500)));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_lost_lease_does_not_stop_what_was_begun() {
     let mut flow = running(OnUnknown::Hold);
     assert_eq!(flow.on_tick(at(10_000)), Action::Renew(GRANT.fence));
     assert_eq!(flow.on_renewed(Some(Fenced::Lost), at(10_500)), Action::Sleep);
-    assert_eq!(flow.alarm(), None, "there is nothing to renew");
+    assert_eq!(flow.next_tick(), None, "there is nothing to renew");
     let step = flow.on_ended(answered(Verdict::Completed), at(90_000));
     assert_eq!(step, Action::Record(GRANT.fence, Finish::complete(answer())), "late truth");
 }

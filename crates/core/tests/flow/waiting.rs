@@ -7,10 +7,10 @@ use semel_core::{
 
 use super::*;
 
-/// The step at the next alarm.
+/// The step at the next tick.
 fn wake(flow: &mut Flow) -> (ProcessTime, Action) {
-    let alarm = flow.alarm().expect("it waits for something");
-    (alarm, flow.on_tick(alarm))
+    let next_tick = flow.next_tick().expect("it waits for something");
+    (next_tick, flow.on_tick(next_tick))
 }
 
 /// What a waiter makes of what it sees.
@@ -174,7 +174,7 @@ fn a_joiner_with_another_fingerprint_gets_an_error_at_once() {
     let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(2), at(0));
     assert_eq!(step, problem(Problem::KeyReused));
     assert!(flow.is_done());
-    assert_eq!(flow.alarm(), None);
+    assert_eq!(flow.next_tick(), None);
     assert_eq!(flow.on_joined(Reply::Ran(answer())), Action::Sleep, "one reply, not two");
 }
 
@@ -208,11 +208,11 @@ fn a_joiner_of_a_waiter_waits_for_the_owner() {
 fn a_waiter_whose_record_is_watched_never_looks_itself() {
     let (mut flow, _) = Flow::begin(plan(&policy()).watched(), at(0));
     assert_eq!(flow.on_claimed(in_flight(), at(0)), Action::Sleep);
-    assert_eq!(flow.alarm(), Some(at(10_000)));
+    assert_eq!(flow.next_tick(), Some(at(10_000)));
     let lease_left = Duration::from_secs(1);
     let alive = snapshot(StateView::InFlight { lease_left });
     assert_eq!(flow.on_seen(Some(&alive), at(2_000)), Action::Sleep);
     assert_eq!(flow.on_look_failed(at(3_000)), Action::Sleep);
-    assert_eq!(flow.alarm(), Some(at(10_000)));
+    assert_eq!(flow.next_tick(), Some(at(10_000)));
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
 }

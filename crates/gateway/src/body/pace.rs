@@ -77,7 +77,7 @@ impl BodyPace {
             self.waited = self.waited.saturating_add(since.elapsed());
         }
         if let PaceRule::Buffered(body) = &mut self.rule {
-            body.arrived();
+            body.stop_waiting();
         }
     }
 
@@ -85,7 +85,7 @@ impl BodyPace {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if let PaceRule::Buffered(body) = &mut self.rule {
-            body.wait();
+            body.start_waiting();
         }
         let Some((left, limit, reason)) = self.left() else { return Poll::Pending };
         let timer = self.timer.get_or_insert_default();

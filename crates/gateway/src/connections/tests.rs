@@ -57,7 +57,7 @@ fn a_connection_in_use_stays_and_one_that_waits_for_a_body_is_evicted() {
     let requests = permits.each_ref().map(|permit| permit.connection().begin().unwrap());
     assert!(!connections.evict());
     let mut body = AwaitedBody::new(Arc::clone(permits[1].connection()));
-    body.wait();
+    body.start_waiting();
     let second = permits[1].connection().begin();
     assert!(!connections.evict(), "its other request does not wait");
     drop(second);
@@ -115,7 +115,7 @@ async fn a_new_connection_gets_the_permit_of_the_evicted_one() {
     assert!(task.await.unwrap_err().is_cancelled());
     assert_eq!(connections.count(), 1);
     drop(next);
-    connections.closed().await;
+    connections.wait_all_closed().await;
     assert_eq!(connections.count(), 0);
 }
 
@@ -149,7 +149,7 @@ fn the_requests_of_one_peer_leave_an_eighth_of_the_places_to_others() {
     assert!(again.is_some(), "one has ended");
     assert!(permits[0].connection().begin().is_none());
     let mut body = AwaitedBody::new(Arc::clone(permits[1].connection()));
-    body.wait();
+    body.start_waiting();
     assert!(permits[0].connection().begin().is_some(), "one can be closed instead");
     drop((body, again, requests));
     for permit in &permits {

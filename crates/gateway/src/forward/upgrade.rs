@@ -98,7 +98,7 @@ impl Upgrade {
             server.flush().await?;
             copy_bidirectional(&mut client, &mut server).await
         });
-        let mut idle = pin!(tunnel.idle(self.peer.tunnel_timeout));
+        let mut idle = pin!(tunnel.wait_idle(self.peer.tunnel_timeout));
         let mut shutdown = self.peer.shutdown.clone();
         tokio::select! {
             // Neither side can be notified of an error.

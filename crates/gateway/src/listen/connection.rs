@@ -190,7 +190,7 @@ async fn respond_after_end(
 ) -> Response<GatewayBody> {
     // The request has no effect until then, so its connection may be evicted.
     let mut awaited = AwaitedBody::new(Arc::clone(peer.connection()));
-    awaited.wait();
+    awaited.start_waiting();
     let ended = empty_body::ends_empty(request.body_mut());
     let ended = timeout(worker.limits.body_timeout, ended).await;
     drop(awaited);

@@ -13,7 +13,7 @@ use semel_config::{
 
 /// What a route requires of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Requirement {
+enum RouteRequirement {
     Nothing,
     Key,
     Signature,
@@ -74,7 +74,7 @@ struct LooseRoute {
     matches: Match,
     /// The readings of its path.
     paths: Vec<Vec<Segment>>,
-    requirement: Requirement,
+    requirement: RouteRequirement,
     /// The methods that require a key.
     guarded: Vec<Method>,
     upstream: Arc<Upstream>,
@@ -87,7 +87,7 @@ struct Lookup<'r> {
     /// Index of the route that matched it.
     taken: Option<usize>,
     /// What that route requires of it.
-    required: Requirement,
+    required: RouteRequirement,
     /// Whether the configuration names exactly this path.
     is_exact: bool,
 }
@@ -95,7 +95,7 @@ struct Lookup<'r> {
 impl StrictRoutes {
     pub(crate) fn new(config: &Config) -> Self {
         let routes: Vec<_> = config.routes.iter().map(LooseRoute::new).collect();
-        let strict = || routes.iter().filter(|route| route.requirement > Requirement::Nothing);
+        let strict = || routes.iter().filter(|route| route.requirement > RouteRequirement::Nothing);
         let is_unusual = |route: &LooseRoute| {
             let path = Match { host: None, ..route.matches.clone() }.place_text();
             route.matches.host.is_some() || !has_one_reading(&path) || has_capital(&path)
@@ -117,7 +117,7 @@ impl StrictRoutes {
             return None;
         }
         let own = taken.and_then(|number| self.routes.get(number));
-        let required = own.map_or(Requirement::Nothing, |own| own.requires(method));
+        let required = own.map_or(RouteRequirement::Nothing, |own| own.requires(method));
         let is_exact = own.is_some_and(|own| {
             !own.matches.has_star() && matches!(normal_path(path), Cow::Borrowed(_))
         });
@@ -183,7 +183,7 @@ impl Lookup<'_> {
     fn is_stricter(&self, number: usize, route: &LooseRoute) -> bool {
         let requirement = route.requires_loosely(self.method);
         requirement > self.required
-            || (requirement == Requirement::Signature && self.taken != Some(number))
+            || (requirement == RouteRequirement::Signature && self.taken != Some(number))
     }
 
     /// Whether the configuration names this very path for hosts besides that of a route, and
@@ -197,7 +197,7 @@ impl LooseRoute {
     fn new(route: &Route) -> Self {
         Self {
             paths: route.matches.path_readings(),
-            requirement: route.guard.as_ref().map_or(Requirement::Nothing, requirement),
+            requirement: route.guard.as_ref().map_or(RouteRequirement::Nothing, requirement),
             guarded: route.matches.guarded_methods(),
             matches: route.matches.clone(),
             upstream: Arc::clone(&route.upstream),
@@ -212,30 +212,30 @@ impl LooseRoute {
     }
 
     /// What the route requires of a request with this method.
-    fn requires(&self, method: &Method) -> Requirement {
-        let is_free = self.requirement == Requirement::Key && !self.guarded.contains(method);
-        if is_free { Requirement::Nothing } else { self.requirement }
+    fn requires(&self, method: &Method) -> RouteRequirement {
+        let is_free = self.requirement == RouteRequirement::Key && !self.guarded.contains(method);
+        if is_free { RouteRequirement::Nothing } else { self.requirement }
     }
 
     /// What the route requires of this method, ignoring case.
-    fn requires_loosely(&self, method: &Method) -> Requirement {
+    fn requires_loosely(&self, method: &Method) -> RouteRequirement {
         let is_free =
-            self.requirement == Requirement::Key && !contains_loosely(&self.guarded, method);
+            self.requirement == RouteRequirement::Key && !contains_loosely(&self.guarded, method);
         let is_taken = self.matches.takes_method_loosely(method);
-        if is_free || !is_taken { Requirement::Nothing } else { self.requirement }
+        if is_free || !is_taken { RouteRequirement::Nothing } else { self.requirement }
     }
 }
 
 /// A route in observe mode refuses nothing.
-fn requirement(guard: &Guard) -> Requirement {
+fn requirement(guard: &Guard) -> RouteRequirement {
     if guard.mode == Mode::Observe {
-        Requirement::Nothing
+        RouteRequirement::Nothing
     } else if guard.signature.is_some() {
-        Requirement::Signature
+        RouteRequirement::Signature
     } else if guard.required == Required::Yes {
-        Requirement::Key
+        RouteRequirement::Key
     } else {
-        Requirement::Nothing
+        RouteRequirement::Nothing
     }
 }
 

@@ -35,7 +35,9 @@ use crate::route::unmatched::Unmatched;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::route::{bad_request, check};
 use crate::upstream::pool_map::PoolMap;
-use semel_config::{About, CallerRule, Config, KeySource, Match, Mode, Required, normal_path};
+use semel_config::{
+    AboutSource, CallerRule, Config, KeySource, Match, Mode, Required, normal_path,
+};
 use semel_telemetry::{
     log_throttle::LogThrottle,
     metrics::{Metrics, UnguardedReason},
@@ -131,7 +133,7 @@ impl RouteTable {
                     if let Some(deadline) = &guard.deadline {
                         layer = layer.deadline(deadline.rule(route.upstream.timeout));
                     }
-                    if guard.about == About::Route {
+                    if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
                     if route.upstream.own_host {

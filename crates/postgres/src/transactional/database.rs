@@ -4,7 +4,7 @@ use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration}
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool, PoolError};
-use semel::transactional::{BeginResult, Database, Entry, Seen, TransactionalStore};
+use semel::transactional::{BeginResult, Database, Entry, RecordLookup, TransactionalStore};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
 use tokio::{join, sync::OnceCell, time::timeout};
 use tokio_postgres::{Error, Row};
@@ -26,7 +26,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
 /// A store whose records are rows of `semel_transactional`.
-pub type PgStore = TransactionalStore<PgDatabase>;
+pub type PgTransactionalStore = TransactionalStore<PgDatabase>;
 
 /// Your own database, through the pool of your program.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl PgDatabase {
 
     /// The store in this database, for the engine.
     #[must_use]
-    pub fn store(self) -> PgStore {
+    pub fn store(self) -> PgTransactionalStore {
         TransactionalStore::new(self)
     }
 
@@ -142,18 +142,18 @@ impl PgTransaction {
     }
 
     /// Reads the state of a record without taking its lock.
-    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+    async fn look_up(&self, id: &RecordId) -> Result<RecordLookup, StoreError> {
         let (record, read) = (RecordKey::of(id), &self.statements().read);
         let mut seen = row::read(&self.query_rows(read, &record.digest()).await?)?;
         if seen.is_none() {
             let rows = self.query_rows(&RUNNING, &record.lock()).await?;
             if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
-                return Ok(Seen::Running);
+                return Ok(RecordLookup::Running);
             }
             // A former holder of the lock may have committed since the record was read.
             seen = row::read(&self.query_rows(read, &record.digest()).await?)?;
         }
-        Ok(seen.map_or(Seen::Absent, Seen::Recorded))
+        Ok(seen.map_or(RecordLookup::Absent, RecordLookup::Recorded))
     }
 }
 
@@ -306,13 +306,13 @@ impl PgDatabase {
         }
         // Usually the insert failed, but what follows the commit may have failed as well.
         transaction.batch_execute("ROLLBACK").await.map_err(|error| lost(&error))?;
-        let seen = transaction.look(entry.id).await.map_err(StoreError::effect_unknown)?;
+        let seen = transaction.look_up(entry.id).await.map_err(StoreError::effect_unknown)?;
         if ErrorClass::of(&error) != ErrorClass::ConnectionUnusable {
             transaction.end();
         }
         match seen {
-            Seen::Recorded(found) if found.fence == entry.fence => Ok(Fenced::Applied),
-            Seen::Recorded(_) | Seen::Running | Seen::Absent => {
+            RecordLookup::Recorded(found) if found.fence == entry.fence => Ok(Fenced::Applied),
+            RecordLookup::Recorded(_) | RecordLookup::Running | RecordLookup::Absent => {
                 warn!(error = describe(&error), "cannot record an operation; rolled it back");
                 Ok(Fenced::Lost)
             }
@@ -383,9 +383,9 @@ impl Database for PgDatabase {
         }
     }
 
-    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+    async fn look_up(&self, id: &RecordId) -> Result<RecordLookup, StoreError> {
         let client = self.connection().await?;
-        let seen = client.look(id).await?;
+        let seen = client.look_up(id).await?;
         client.end();
         Ok(seen)
     }

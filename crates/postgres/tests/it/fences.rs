@@ -1,4 +1,4 @@
-//! Fences neither repeat nor fall, also after the database has lost claims (law 11).
+//! Fences are unique and increasing, also after the database has lost claims (law 11).
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,7 +18,7 @@ async fn clock(db: &Pg) -> u64 {
 }
 
 /// The last number of the sequence.
-async fn issued(db: &Pg) -> u64 {
+async fn last_issued(db: &Pg) -> u64 {
     let last = format!("SELECT last_value FROM {}.kit_fences", db.schema);
     db.admin.query_one(&last, &[]).await.unwrap().get::<_, i64>(0).unsigned_abs()
 }
@@ -43,7 +43,7 @@ async fn claim_many(store: &Arc<dyn Store>, name: &str, count: usize) -> Vec<Fen
     fences
 }
 
-/// As after an asynchronous failover or a restored dump, which lose rows and sequence numbers.
+/// An asynchronous failover or a restored dump loses rows and sequence numbers.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fence_of_a_lost_claim_is_not_issued_again() {
     for access in [Access::Owner, Access::Pooled] {
@@ -89,7 +89,7 @@ async fn fences_are_unique_and_at_least_the_wall_clock() {
     assert!(highest <= after + 64, "{highest} is after {after}");
 }
 
-/// Seen from a clock that has stepped back, the sequence is in the future.
+/// After the clock has stepped back, the sequence is ahead of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn fences_rise_after_the_clock_steps_back() {
     let db = Pg::new(Access::Owner).await;
@@ -103,19 +103,19 @@ async fn fences_rise_after_the_clock_steps_back() {
     assert!(fences.iter().all(|fence| *fence > first && fence.get() < ahead + hour));
     assert_eq!(fences.iter().collect::<HashSet<_>>().len(), 500);
     store.reap(10).await.unwrap();
-    assert!(issued(&db).await >= fences.iter().max().unwrap().get(), "it was lowered");
+    assert!(last_issued(&db).await >= fences.iter().max().unwrap().get(), "it was lowered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn maintenance_raises_the_sequence_to_the_clock() {
     for access in [Access::Granted, Access::Pooled] {
         let db = Pg::new(access).await;
-        let made = issued(&db).await;
+        let made = last_issued(&db).await;
         assert!(made > 1_700_000_000_000_000, "{access:?}: a new store begins at {made}");
         set_sequence(&db, 1).await;
         let before = clock(&db).await;
         db.store().reap(10).await.unwrap();
-        let raised = issued(&db).await;
+        let raised = last_issued(&db).await;
         assert!(raised >= before, "{access:?}: {raised} is before {before}");
     }
 }

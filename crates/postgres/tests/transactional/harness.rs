@@ -7,7 +7,7 @@ use semel::{
     Once, OnceError, OperationError, Outcome, Semel,
     core::{Caller, Key, OnUnknown},
 };
-use semel_postgres::transactional::{self, PgDatabase, PgStore, PgTransaction};
+use semel_postgres::transactional::{self, PgDatabase, PgTransaction, PgTransactionalStore};
 use semel_testkit::servers;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, Config, NoTls};
@@ -57,7 +57,7 @@ impl TestDatabase {
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) pool: Pool,
-    pub(crate) store: PgStore,
+    pub(crate) store: PgTransactionalStore,
     pub(crate) semel: Semel,
 }
 

@@ -21,7 +21,7 @@ use semel::{
     core::{Caller, Key, Scope},
     transactional::{INBOX_RETENTION, InTransaction},
 };
-use semel_postgres::transactional::{PgStore, PgUserTransaction};
+use semel_postgres::transactional::{PgTransactionalStore, PgUserTransaction};
 use semel_tower::{IdempotencyLayer, Signature};
 use sha2::Sha256;
 use tokio_postgres::{Config, NoTls};
@@ -36,7 +36,7 @@ const NOW: u64 = 1_772_359_200;
 /// A receiver whose handler writes to the ledger and returns these statuses in turn.
 #[derive(Clone)]
 struct Inbox {
-    store: PgStore,
+    store: PgTransactionalStore,
     answers: &'static [StatusCode],
     runs: Arc<AtomicUsize>,
 }

@@ -17,8 +17,8 @@ use semel::{
 };
 use semel_redis::{Options, RedisCache};
 use semel_testkit::{
+    flaky_store::{FlakyStore, StoreCall},
     servers::Redis,
-    unsteady::{Unsteady, Verb},
 };
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +30,7 @@ pub(crate) struct TestFleet {
     /// The store behind, as an operator's command sees it.
     pub(crate) store: MemoryStore,
     /// The same as the fronts see it.
-    pub(crate) behind: Unsteady,
+    pub(crate) behind: FlakyStore,
     pub(crate) fronts: Vec<RedisCache>,
 }
 
@@ -47,7 +47,7 @@ impl TestFleet {
 
     pub(crate) async fn with(redis: Redis, fronts: usize, options: &Options) -> Self {
         let store = MemoryStore::new();
-        let behind = Unsteady::new(store.clone());
+        let behind = FlakyStore::new(store.clone());
         let mut fleet = Self { redis, store, behind, fronts: Vec::new() };
         for _ in 0..fronts {
             let front = RedisCache::connect(Arc::new(fleet.behind.clone()), options.clone()).await;
@@ -65,7 +65,7 @@ impl TestFleet {
 
     /// How many claims reached the store.
     pub(crate) fn asked(&self) -> u64 {
-        self.behind.count(Verb::Claim)
+        self.behind.count(StoreCall::Claim)
     }
 
     /// Runs a key on a front.

@@ -4,7 +4,7 @@ use std::{future::poll_fn, task::Poll};
 
 use semel::core::{Claim, Occupied, Store as _};
 use semel_testkit::{
-    unsteady::{Verb, Weather},
+    flaky_store::{StoreCall, StoreCondition},
     with,
 };
 
@@ -59,9 +59,9 @@ async fn a_hint_does_not_apply_to_another_request() {
 async fn an_owner_whose_grant_was_lost_does_not_wait_for_itself() {
     let fleet = TestFleet::new(2).await;
     let claim = claim("k");
-    fleet.behind.set(Verb::Claim, Weather::Deaf);
+    fleet.behind.set(StoreCall::Claim, StoreCondition::ReplyLost);
     fleet.fronts[0].claim(&claim).await.unwrap_err();
-    fleet.behind.set(Verb::Claim, Weather::Fair);
+    fleet.behind.set(StoreCall::Claim, StoreCondition::Available);
     for _ in 0..20 {
         hint(&fleet).await;
         fleet.fronts[0].epoch().await.unwrap();
@@ -73,7 +73,7 @@ async fn an_owner_whose_grant_was_lost_does_not_wait_for_itself() {
 async fn an_owner_that_gave_up_a_claim_does_not_wait_for_itself() {
     let fleet = TestFleet::new(2).await;
     let claim = claim("k");
-    fleet.behind.set(Verb::Claim, Weather::Late);
+    fleet.behind.set(StoreCall::Claim, StoreCondition::ReplyDelayed);
     let mut asking = fleet.fronts[0].claim(&claim);
     until("the claim is granted, though its reply is not read", async || {
         let pending = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_pending()));
@@ -82,7 +82,7 @@ async fn an_owner_that_gave_up_a_claim_does_not_wait_for_itself() {
     })
     .await;
     drop(asking);
-    fleet.behind.set(Verb::Claim, Weather::Fair);
+    fleet.behind.set(StoreCall::Claim, StoreCondition::Available);
     for _ in 0..20 {
         hint(&fleet).await;
         fleet.fronts[0].epoch().await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::core::{Resolution, Resolved, StateName, Store as _};
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use tokio::time::sleep;
 
 use crate::harness::{TestFleet, assert_replays, claim, granted};
@@ -70,7 +70,7 @@ async fn a_gateway_without_a_recent_epoch_uses_no_entry() {
     let fleet = TestFleet::new(2).await;
     fleet.run(0, "k", "paid").await;
     assert_replays(&fleet.until_hit(1, "k").await, "paid");
-    fleet.behind.set(Verb::Other, Weather::Away);
+    fleet.behind.set(StoreCall::Other, StoreCondition::Unavailable);
     sleep(FOLLOWED_WITHIN).await;
     let asked = fleet.asked();
     assert_replays(&fleet.repeat(1, "k").await, "paid");

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use semel::core::{Claim, Fence, Finish, Occupied, Reason, Release, Store as _};
 use semel_testkit::{
-    unsteady::{Verb, Weather},
+    flaky_store::{StoreCall, StoreCondition},
     with,
 };
 
@@ -115,7 +115,7 @@ async fn metadata_goes_to_the_store_and_not_to_redis() {
     fleet.fronts[1].set_metadata("route/b", None).await.unwrap();
     assert_eq!(fleet.fronts[0].metadata("route/").await.unwrap(), []);
 
-    fleet.behind.set(Verb::Other, Weather::Away);
+    fleet.behind.set(StoreCall::Other, StoreCondition::Unavailable);
     fleet.fronts[0].metadata("route/").await.unwrap_err();
     fleet.fronts[0].set_metadata("route/c", Some(b"three")).await.unwrap_err();
 }

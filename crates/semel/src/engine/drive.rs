@@ -192,7 +192,7 @@ impl Driver {
             | Action::Pass
             | Action::Reply(_)
             | Action::Done => {
-                self.shared.clock.sleep_until(self.flow.alarm()).await;
+                self.shared.clock.sleep_until(self.flow.next_tick()).await;
                 self.flow.on_tick(self.shared.clock.now())
             }
         }

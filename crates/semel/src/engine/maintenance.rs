@@ -145,7 +145,7 @@ async fn call_store<T>(
 ) -> Option<T> {
     let answer = with_store_timeout(timeout, call).await;
     if let Err(error) = &answer {
-        let operation = StoreOperation::Upkeep;
+        let operation = StoreOperation::Maintenance;
         shared.events.emit_scoped(None, EventKind::StoreFailed { operation, error });
     }
     answer.ok()

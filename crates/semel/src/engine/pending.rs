@@ -164,7 +164,7 @@ async fn join(
             Ok(FlightResult::Elsewhere) => flow.on_elsewhere(shared.clock.now()),
             Err(_) => flow.on_joined(Reply::Problem(DRIVER_DROPPED)),
         },
-        () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
+        () = shared.clock.sleep_until(flow.next_tick()) => flow.on_tick(shared.clock.now()),
     };
     if let Action::Reply(reply) = step {
         shared.emit_waited(&id, &reply, since);
@@ -188,7 +188,7 @@ impl RemoteWait {
                         continue;
                     }
                 },
-                () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
+                () = shared.clock.sleep_until(flow.next_tick()) => flow.on_tick(shared.clock.now()),
             };
             if let Action::Reply(reply) = step {
                 break reply;

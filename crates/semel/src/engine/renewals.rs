@@ -138,7 +138,7 @@ impl Renewals {
         let mut due = Vec::new();
         for (number, RenewalEntry { flow, runtime, .. }) in self.shard(shard).iter_mut() {
             if *runtime == on
-                && flow.alarm().is_some_and(|alarm| alarm <= now)
+                && flow.next_tick().is_some_and(|next_tick| next_tick <= now)
                 && let Action::Renew(fence) = flow.on_tick(now)
             {
                 due.push((*number, fence));

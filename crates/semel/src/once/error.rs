@@ -85,9 +85,7 @@ impl fmt::Display for OnceError {
             OnceErrorKind::Fingerprint => "the fingerprint cannot be made",
             OnceErrorKind::StoreUnavailable => Problem::StoreUnavailable.title(),
             OnceErrorKind::TooManyInFlight => Problem::TooManyInFlight.title(),
-            OnceErrorKind::NotRetained => {
-                "the operation ran once, but what it gave was not retained"
-            }
+            OnceErrorKind::NotRetained => "the operation ran once, but its result was not retained",
             OnceErrorKind::Unreadable => {
                 "the operation ran once, but what it gave is recorded as something else than the \
                  type asked for; has the type changed?"

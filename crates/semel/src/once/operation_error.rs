@@ -5,7 +5,7 @@ use std::error::Error;
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::{Reason, record};
+use super::{FailureCause, record};
 
 /// Why an operation ended without a value, and what is known about its effect.
 ///
@@ -43,8 +43,8 @@ pub struct OperationError(pub(super) OperationErrorKind);
 pub(super) enum OperationErrorKind {
     /// The reason as JSON; `None` if it could not be written.
     Refused(Option<Bytes>),
-    Retry(Reason),
-    Unknown(Reason),
+    Retry(FailureCause),
+    Unknown(FailureCause),
 }
 
 impl OperationError {
@@ -58,12 +58,12 @@ impl OperationError {
 
     /// Nothing happened, and the next call may run the operation again.
     pub fn retry(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(OperationErrorKind::Retry(Reason(error.into())))
+        Self(OperationErrorKind::Retry(FailureCause(error.into())))
     }
 
     /// The operation began, and its effect is unknown.
     pub fn unknown(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(OperationErrorKind::Unknown(Reason(error.into())))
+        Self(OperationErrorKind::Unknown(FailureCause(error.into())))
     }
 }
 

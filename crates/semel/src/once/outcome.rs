@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::{OnceError, OnceErrorKind, Reason, RunReport, record};
+use super::{FailureCause, OnceError, OnceErrorKind, RunReport, record};
 
 /// The outcome of a call.
 ///
@@ -25,7 +25,7 @@ pub enum Outcome<T> {
     Refused(Refusal),
     /// The operation ran, in this call or in the execution that it joined, and reported that
     /// nothing happened. Nothing is recorded: call again with the same key, after a delay.
-    Retry(Reason),
+    Retry(FailureCause),
     /// Another execution did not finish within [`wait`](super::Once::wait). Nothing was done. Call
     /// again with the same key, after a delay.
     InProgress,
@@ -147,7 +147,7 @@ impl fmt::Debug for Refusal {
 /// An operation whose effect is unknown.
 #[derive(Debug)]
 pub struct Unknown<T> {
-    pub(super) reason: Reason,
+    pub(super) reason: FailureCause,
     pub(super) report: Option<RunReport<T>>,
     pub(super) ran: bool,
     pub(super) runs_again: Option<bool>,
@@ -157,7 +157,7 @@ impl<T> Unknown<T> {
     /// Why it is unknown. If this call ran the operation and it returned an error, it is that
     /// error.
     #[must_use]
-    pub const fn reason(&self) -> &Reason {
+    pub const fn reason(&self) -> &FailureCause {
         &self.reason
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use semel_core::{Answer, Content, StoredResponse};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{OnceError, OnceErrorKind, Reason};
+use super::{FailureCause, OnceError, OnceErrorKind};
 
 const VALUE: u16 = 200;
 const REFUSAL: u16 = 422;
@@ -28,8 +28,8 @@ pub(super) enum RecordedOutcome<T> {
 /// The result of an execution that was joined.
 pub(super) enum JoinedOutcome<T> {
     Kept(RecordedOutcome<T>),
-    Retry(Reason),
-    Unknown(Reason),
+    Retry(FailureCause),
+    Unknown(FailureCause),
 }
 
 /// The answer that `once` records for this value.
@@ -71,11 +71,11 @@ pub(super) fn of_refusal(reason: Option<&Bytes>, bytes_max: usize) -> Answer {
     bounded(REFUSAL, reason.map(|reason| &**reason), bytes_max)
 }
 
-pub(super) fn of_retry(reason: &Reason) -> Answer {
+pub(super) fn of_retry(reason: &FailureCause) -> Answer {
     encode_reason(RETRY, reason)
 }
 
-pub(super) fn of_unknown(reason: &Reason) -> Answer {
+pub(super) fn of_unknown(reason: &FailureCause) -> Answer {
     encode_reason(UNKNOWN, reason)
 }
 
@@ -87,11 +87,11 @@ fn bounded(status: u16, json: Option<&[u8]>, bytes_max: usize) -> Answer {
     }
 }
 
-fn encode_reason(status: u16, reason: &Reason) -> Answer {
+fn encode_reason(status: u16, reason: &FailureCause) -> Answer {
     response(status, "text/plain", &truncated_text(reason))
 }
 
-fn truncated_text(reason: &Reason) -> Bytes {
+fn truncated_text(reason: &FailureCause) -> Bytes {
     let mut text = reason.with_sources();
     text.truncate(text.floor_char_boundary(NOTE_BYTES_MAX));
     text.into()
@@ -143,8 +143,8 @@ pub(super) fn read_joined<T: DeserializeOwned>(
     }
 }
 
-fn reason_from(text: &Bytes) -> Reason {
-    Reason::from_text(String::from_utf8_lossy(text).into_owned())
+fn reason_from(text: &Bytes) -> FailureCause {
+    FailureCause::from_text(String::from_utf8_lossy(text).into_owned())
 }
 
 pub(super) fn from_json<V: DeserializeOwned>(json: &[u8]) -> Result<V, OnceError> {

@@ -7,7 +7,7 @@ use semel_core::{Answer, ExecutionResult, OnUnknown, Policy, Problem, Reply, Ver
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    OnceError, OnceErrorKind, OperationError, Outcome, Overtaken, Reason, Refusal, RunReport,
+    FailureCause, OnceError, OnceErrorKind, OperationError, Outcome, Overtaken, Refusal, RunReport,
     Unknown,
     operation_error::OperationErrorKind,
     record::{self, JoinedOutcome, RecordedOutcome},
@@ -120,7 +120,7 @@ fn unrecorded<T>(report: RunReport<T>, problem: Problem, on_unknown: OnUnknown) 
         RunReport::Unknown(reason) => (reason, None),
         report @ (RunReport::Value(_) | RunReport::Refused(_) | RunReport::Retry(_)) => {
             let reason =
-                Reason::from_text("the operation ran, but that could not be recorded".into());
+                FailureCause::from_text("the operation ran, but that could not be recorded".into());
             (reason, Some(report))
         }
     };
@@ -153,11 +153,11 @@ fn unguarded<T: DeserializeOwned>(answer: &Answer) -> RunReport<T> {
         }
         Ok(JoinedOutcome::Retry(reason)) => RunReport::Retry(reason),
         Ok(JoinedOutcome::Unknown(reason)) => RunReport::Unknown(reason),
-        Err(error) => RunReport::Unknown(Reason(error.into())),
+        Err(error) => RunReport::Unknown(FailureCause(error.into())),
     }
 }
 
-const fn unknown_of_other_run<T>(reason: Reason, runs_again: Option<bool>) -> Outcome<T> {
+const fn unknown_of_other_run<T>(reason: FailureCause, runs_again: Option<bool>) -> Outcome<T> {
     Outcome::Unknown(Unknown { reason, report: None, ran: false, runs_again })
 }
 
@@ -171,7 +171,7 @@ pub(super) fn replayed_outcome<T>(recorded: RecordedOutcome<T>) -> Outcome<T> {
 #[expect(clippy::wildcard_enum_match_arm, reason = "most problems are those of HTTP")]
 fn outcome_of_problem<T>(problem: Problem) -> Result<Outcome<T>, OnceError> {
     let unknown = |text: &str, runs_again| {
-        Ok(unknown_of_other_run(Reason::from_text(text.to_owned()), runs_again))
+        Ok(unknown_of_other_run(FailureCause::from_text(text.to_owned()), runs_again))
     };
     match problem {
         Problem::InProgress => Ok(Outcome::InProgress),

@@ -1,6 +1,6 @@
 //! The report of a run, where it differs from the record.
 
-use super::{OperationError, Reason, Refusal, operation_error::OperationErrorKind};
+use super::{FailureCause, OperationError, Refusal, operation_error::OperationErrorKind};
 
 /// How an operation ended, by its own report. It is not recorded, and no repeat gets it.
 ///
@@ -27,10 +27,10 @@ pub enum RunReport<T> {
     /// It was refused for good.
     Refused(Refusal),
     /// Nothing happened, for this reason.
-    Retry(Reason),
+    Retry(FailureCause),
     /// Its effect is unknown: an untyped error, or a panic. Or the run was joined, and its value
     /// cannot be passed on.
-    Unknown(Reason),
+    Unknown(FailureCause),
 }
 
 impl<T> RunReport<T> {
@@ -43,7 +43,7 @@ impl<T> RunReport<T> {
             }
             Some(Err(OperationError(OperationErrorKind::Retry(reason)))) => Self::Retry(reason),
             Some(Err(OperationError(OperationErrorKind::Unknown(reason)))) => Self::Unknown(reason),
-            None => Self::Unknown(Reason::from_text("the operation panicked".into())),
+            None => Self::Unknown(FailureCause::from_text("the operation panicked".into())),
         }
     }
 

@@ -47,7 +47,7 @@ pub trait Database: Debug + Send + Sync + 'static {
     async fn roll_back(&self, transaction: Self::Transaction);
 
     /// Reads the state of a record without claiming it.
-    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError>;
+    async fn look_up(&self, id: &RecordId) -> Result<RecordLookup, StoreError>;
 
     /// Deletes records past retention, at most `limit`.
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError>;
@@ -98,7 +98,7 @@ pub enum BeginResult<T> {
 
 /// The state of a record, as read without a claim.
 #[derive(Clone, Debug)]
-pub enum Seen {
+pub enum RecordLookup {
     /// No record, and no transaction that runs it.
     Absent,
     /// A transaction runs it.

@@ -12,7 +12,7 @@ use semel_core::{
 use tokio::time::timeout;
 
 use super::{
-    BeginResult, Database, Entry, NoTransaction, Recorded, Seen, TransactionGuard,
+    BeginResult, Database, Entry, NoTransaction, RecordLookup, Recorded, TransactionGuard,
     awaited::AwaitedRecords,
     open::{OpenTransaction, OpenTransactions},
 };
@@ -105,13 +105,13 @@ impl<D: Database> StoreShared<D> {
         fence: Fence,
         answer: &Answer,
     ) -> Result<Fenced, StoreError> {
-        match self.database.look(id).await? {
-            Seen::Recorded(found) if found.fence == fence && found.answer == *answer => {
+        match self.database.look_up(id).await? {
+            RecordLookup::Recorded(found) if found.fence == fence && found.answer == *answer => {
                 Ok(Fenced::Applied)
             }
-            Seen::Recorded(_) | Seen::Absent => Ok(Fenced::Lost),
+            RecordLookup::Recorded(_) | RecordLookup::Absent => Ok(Fenced::Lost),
             // It may be this transaction, which is about to commit or to be rolled back.
-            Seen::Running => {
+            RecordLookup::Running => {
                 let message = "the transaction has not ended yet";
                 Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
             }
@@ -249,16 +249,16 @@ impl<D: Database> Store for TransactionalStore<D> {
         if let Some(run) = inner.open.get(id) {
             return Ok(Some(running(run.claim.fingerprint, run.fence)));
         }
-        match inner.database.look(id).await? {
-            Seen::Absent => {
+        match inner.database.look_up(id).await? {
+            RecordLookup::Absent => {
                 inner.awaited.remove(id);
                 Ok(None)
             }
-            Seen::Recorded(found) => {
+            RecordLookup::Recorded(found) => {
                 inner.awaited.remove(id);
                 Ok(Some(snapshot(found)))
             }
-            Seen::Running => inner.known(id).map(Some).ok_or_else(|| {
+            RecordLookup::Running => inner.known(id).map(Some).ok_or_else(|| {
                 let message = "another process runs it, and its fingerprint is not known";
                 StoreError::new(StoreErrorKind::Busy, message)
             }),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use semel::core::{OnStoreDown, OnUnknown, Problem, Reply, StateView};
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, problem, run_ready_tasks, sleep_for, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -14,17 +14,18 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn without_a_store_nothing_runs() {
-    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging, StoreCondition::ReplyLost]
+    {
         let harness = Harness::new();
-        harness.store.set(Verb::Claim, weather);
+        harness.store.set(StoreCall::Claim, weather);
         let begun = tokio::time::Instant::now();
         assert_eq!(harness.answer("a", "one").await, problem(Problem::StoreUnavailable));
         let store_timeout = harness.policy.store_timeout;
         assert_eq!(begun.elapsed().as_millis(), store_timeout.as_millis(), "{weather:?}");
         assert_eq!(harness.runs(), 0);
         // A possible grant is given back, and the next request runs as the first.
-        harness.store.set(Verb::Claim, Weather::Fair);
-        pass(PROBE_INTERVAL).await;
+        harness.store.set(StoreCall::Claim, StoreCondition::Available);
+        sleep_for(PROBE_INTERVAL).await;
         assert_eq!(harness.semel.drain(LEASE * 10).await, 0);
         let next = harness.begin("a", |lease| async move {
             assert_eq!(lease.attempt(), 1);
@@ -37,12 +38,13 @@ async fn without_a_store_nothing_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_comes_back_soon_is_not_noticed() {
-    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging, StoreCondition::ReplyLost]
+    {
         let harness = Harness::new();
-        harness.store.set(Verb::Claim, weather);
+        harness.store.set(StoreCall::Claim, weather);
         let pending = tokio::spawn(harness.answer("a", "one"));
-        pass(Duration::from_secs(1)).await;
-        harness.store.set(Verb::Claim, Weather::Fair);
+        sleep_for(Duration::from_secs(1)).await;
+        harness.store.set(StoreCall::Claim, StoreCondition::Available);
         assert_eq!(pending.await.unwrap(), Reply::Ran(text("one")), "{weather:?}");
         assert_eq!(harness.runs(), 1);
     }
@@ -51,7 +53,7 @@ async fn a_store_that_comes_back_soon_is_not_noticed() {
 #[tokio::test(start_paused = true)]
 async fn a_busy_store_is_reported_at_once() {
     let harness = Harness::new();
-    harness.store.set(Verb::Claim, Weather::Busy);
+    harness.store.set(StoreCall::Claim, StoreCondition::Busy);
     let begun = tokio::time::Instant::now();
     assert_eq!(harness.answer("a", "one").await, problem(Problem::TooManyInFlight));
     assert!(begun.elapsed() < Duration::from_millis(10));
@@ -59,20 +61,21 @@ async fn a_busy_store_is_reported_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_is_not_durable_is_not_acknowledged() {
-    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging, StoreCondition::ReplyLost]
+    {
         let harness = Harness::new();
-        harness.store.set(Verb::Record, weather);
+        harness.store.set(StoreCall::Finish, weather);
         let joined_gate = Gate::new();
-        let first = harness.behind(&joined_gate, "a", "one");
-        settle().await;
+        let first = harness.blocked_on(&joined_gate, "a", "one");
+        run_ready_tasks().await;
         let joined = harness.answer("a", "two");
         joined_gate.open();
         assert_eq!(first.await, problem(Problem::OutcomeUnrecorded), "{weather:?}");
         assert_eq!(joined.await, problem(Problem::OutcomeUnrecorded), "{weather:?}");
         assert_eq!(harness.semel.in_flight(), 1, "it goes on trying");
         // Unavailable for longer than the lease, and back: the late answer goes into a held record.
-        pass(LEASE * 3).await;
-        harness.store.set(Verb::Record, Weather::Fair);
+        sleep_for(LEASE * 3).await;
+        harness.store.set(StoreCall::Finish, StoreCondition::Available);
         assert_eq!(harness.semel.drain(LEASE).await, 0);
         assert_eq!(harness.answer("a", "three").await, Reply::Replayed(text("one")));
         assert_eq!(harness.runs(), 1);
@@ -82,11 +85,11 @@ async fn an_operation_that_is_not_durable_is_not_acknowledged() {
 #[tokio::test(start_paused = true)]
 async fn a_repeat_while_the_answer_cannot_be_recorded_waits_for_it() {
     let harness = Harness::new();
-    harness.store.set(Verb::Record, Weather::Away);
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
     assert_eq!(harness.answer("a", "one").await, problem(Problem::OutcomeUnrecorded));
     let repeat = tokio::spawn(harness.answer("a", "two"));
-    pass(Duration::from_secs(2)).await;
-    harness.store.set(Verb::Record, Weather::Fair);
+    sleep_for(Duration::from_secs(2)).await;
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
     assert_eq!(repeat.await.unwrap(), Reply::Replayed(text("one")));
     assert_eq!(harness.runs(), 1);
 }
@@ -95,17 +98,17 @@ async fn a_repeat_while_the_answer_cannot_be_recorded_waits_for_it() {
 async fn a_store_away_for_longer_than_the_lease_refuses_the_zombies_answer() {
     let harness = Harness::new().on_unknown(OnUnknown::Rerun);
     let gate = Gate::new();
-    let zombie = harness.behind(&gate, "a", "zombie");
-    settle().await;
-    harness.store.set_all(Weather::Away);
+    let zombie = harness.blocked_on(&gate, "a", "zombie");
+    run_ready_tasks().await;
+    harness.store.set_all(StoreCondition::Unavailable);
     gate.open();
-    pass(LEASE * 2).await;
+    sleep_for(LEASE * 2).await;
     assert_eq!(zombie.await, problem(Problem::OutcomeUnrecorded));
-    harness.store.set(Verb::Claim, Weather::Fair);
+    harness.store.set(StoreCall::Claim, StoreCondition::Available);
     let second = Gate::new();
-    let running = harness.neighbour().behind(&second, "a", "second");
-    settle().await;
-    harness.store.set_all(Weather::Fair);
+    let running = harness.second_process().blocked_on(&second, "a", "second");
+    run_ready_tasks().await;
+    harness.store.set_all(StoreCondition::Available);
     assert_eq!(harness.semel.drain(LEASE).await, 0, "the zombie was refused");
     assert!(matches!(harness.state("a").await, Some(StateView::InFlight { .. })));
     second.open();
@@ -117,9 +120,9 @@ async fn a_store_away_for_longer_than_the_lease_refuses_the_zombies_answer() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_hangs_does_not_stop_the_operation() {
     let harness = Harness::new();
-    harness.store.set(Verb::Renew, Weather::Stuck);
+    harness.store.set(StoreCall::Renew, StoreCondition::Hanging);
     let long = harness.begin("a", |_| async {
-        pass(Duration::from_secs(25)).await;
+        sleep_for(Duration::from_secs(25)).await;
         crate::harness::completed("one")
     });
     assert_eq!(long.await, Reply::Ran(text("one")));
@@ -128,14 +131,14 @@ async fn a_renewal_that_hangs_does_not_stop_the_operation() {
 
 #[tokio::test(start_paused = true)]
 async fn hanging_up_while_the_store_hangs_changes_nothing() {
-    for verb in [Verb::Claim, Verb::Record] {
+    for verb in [StoreCall::Claim, StoreCall::Finish] {
         let harness = Harness::new();
-        harness.store.set(verb, Weather::Stuck);
+        harness.store.set(verb, StoreCondition::Hanging);
         let pending = tokio::spawn(harness.answer("a", "one"));
-        settle().await;
+        run_ready_tasks().await;
         pending.abort();
         let _ = pending.await;
-        harness.store.set(verb, Weather::Fair);
+        harness.store.set(verb, StoreCondition::Available);
         assert_eq!(harness.semel.drain(LEASE).await, 0);
         assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")), "{verb:?}");
         assert_eq!(harness.runs(), 1);

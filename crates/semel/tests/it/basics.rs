@@ -5,9 +5,11 @@ use std::time::Duration;
 use semel::core::{
     ExecutionResult, OnUnknown, Problem, Reply, Resolution, StateView, Store, Verdict,
 };
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, settle, text};
+use crate::harness::{
+    Gate, Harness, broken, completed, ended, id, problem, run_ready_tasks, sleep_for, text,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -26,12 +28,12 @@ async fn a_new_key_runs_and_a_repeat_is_replayed() {
 async fn another_meaning_is_refused_at_once_completed_or_in_flight() {
     let harness = Harness::new();
     let gate = Gate::new();
-    let first = harness.behind(&gate, "a", "one");
-    settle().await;
+    let first = harness.blocked_on(&gate, "a", "one");
+    run_ready_tasks().await;
     let other = harness.begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(other.await, problem(Problem::KeyReused));
-    assert_eq!(harness.store.count(Verb::Claim), 1, "whose key it is was known");
-    let elsewhere = harness.neighbour().begin_as("a", 2, |_| async { completed("two") });
+    assert_eq!(harness.store.count(StoreCall::Claim), 1, "whose key it is was known");
+    let elsewhere = harness.second_process().begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(elsewhere.await, problem(Problem::KeyReused));
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")));
@@ -45,7 +47,7 @@ async fn a_repeat_is_not_refused_because_another_request_claims_its_key() {
     let harness = Harness::new();
     assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")));
     // A new engine has an empty cache: the other claim is in progress when the repeat arrives.
-    let harness = harness.neighbour();
+    let harness = harness.second_process();
     let other = harness.begin_as("a", 2, |_| async { completed("two") });
     let repeat = harness.answer("a", "three");
     assert_eq!(other.await, problem(Problem::KeyReused));
@@ -128,13 +130,13 @@ async fn hanging_up_changes_nothing() {
     let harness = Harness::new();
     // Before it was ever polled.
     drop(harness.answer("a", "one"));
-    settle().await;
+    run_ready_tasks().await;
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
 
     // During the operation, with one joined request and one that joined and disconnected.
     let gate = Gate::new();
-    let first = harness.behind(&gate, "b", "one");
-    settle().await;
+    let first = harness.blocked_on(&gate, "b", "one");
+    run_ready_tasks().await;
     let joined = harness.answer("b", "two");
     drop(harness.answer("b", "three"));
     drop(first);
@@ -148,11 +150,11 @@ async fn hanging_up_changes_nothing() {
 async fn a_long_operation_keeps_its_lease() {
     let harness = Harness::new();
     let long = harness.begin("a", |lease| async move {
-        pass(LEASE * 10).await;
+        sleep_for(LEASE * 10).await;
         assert!(!lease.is_lost());
         completed("one")
     });
-    pass(LEASE * 5).await;
+    sleep_for(LEASE * 5).await;
     assert!(matches!(harness.state("a").await, Some(StateView::InFlight { .. })));
     assert_eq!(long.await, Reply::Ran(text("one")));
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
@@ -162,13 +164,13 @@ async fn a_long_operation_keeps_its_lease() {
 async fn a_held_record_takes_its_late_answer() {
     let harness = Harness::new();
     let gate = Gate::new();
-    let first = harness.behind(&gate, "a", "late");
-    settle().await;
+    let first = harness.blocked_on(&gate, "a", "late");
+    run_ready_tasks().await;
     // Not renewed for longer than its lease: the reaper holds it.
-    harness.store.set(Verb::Renew, Weather::Away);
-    pass(LEASE * 2).await;
+    harness.store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    sleep_for(LEASE * 2).await;
     assert_eq!(harness.state("a").await, Some(StateView::Held));
-    assert_eq!(harness.neighbour().answer("a", "two").await, problem(Problem::OutcomeUnknown));
+    assert_eq!(harness.second_process().answer("a", "two").await, problem(Problem::OutcomeUnknown));
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("late")));
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("late")));
@@ -179,12 +181,12 @@ async fn a_held_record_takes_its_late_answer() {
 async fn a_zombie_gets_what_the_record_says() {
     let harness = Harness::new().on_unknown(OnUnknown::Rerun);
     let gate = Gate::new();
-    let zombie = harness.behind(&gate, "a", "zombie");
-    settle().await;
+    let zombie = harness.blocked_on(&gate, "a", "zombie");
+    run_ready_tasks().await;
     let fence = harness.fence("a").await;
-    harness.store.set(Verb::Renew, Weather::Away);
-    pass(LEASE * 2).await;
-    let second = harness.neighbour().begin("a", move |lease| async move {
+    harness.store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    sleep_for(LEASE * 2).await;
+    let second = harness.second_process().begin("a", move |lease| async move {
         assert!(lease.fence().unwrap() > fence);
         assert_eq!(lease.attempt(), 2);
         completed("second")
@@ -202,20 +204,20 @@ async fn a_lost_lease_is_shown_to_the_operation() {
     let (gate, seen) = (Gate::new(), Gate::new());
     let (held, lost) = (gate.clone(), seen.clone());
     let zombie = harness.begin("a", |lease| async move {
-        held.pass().await;
+        held.wait_open().await;
         while !lease.is_lost() {
-            pass(Duration::from_millis(100)).await;
+            sleep_for(Duration::from_millis(100)).await;
         }
         lost.open();
         completed("zombie")
     });
-    settle().await;
-    harness.store.set(Verb::Renew, Weather::Away);
-    pass(LEASE * 2).await;
-    assert_eq!(harness.neighbour().answer("a", "second").await, Reply::Ran(text("second")));
-    harness.store.set(Verb::Renew, Weather::Fair);
+    run_ready_tasks().await;
+    harness.store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    sleep_for(LEASE * 2).await;
+    assert_eq!(harness.second_process().answer("a", "second").await, Reply::Ran(text("second")));
+    harness.store.set(StoreCall::Renew, StoreCondition::Available);
     gate.open();
-    seen.pass().await;
+    seen.wait_open().await;
     assert_eq!(zombie.await, Reply::Replayed(text("second")));
 }
 
@@ -223,11 +225,11 @@ async fn a_lost_lease_is_shown_to_the_operation() {
 async fn a_process_that_died_leaves_a_lease_that_lapses() {
     let dead = Harness::new();
     let gate = Gate::new();
-    let _never = dead.behind(&gate, "a", "one");
-    settle().await;
-    dead.store.set(Verb::Renew, Weather::Away);
-    pass(LEASE + Duration::from_secs(1)).await;
-    let harness = dead.neighbour();
+    let _never = dead.blocked_on(&gate, "a", "one");
+    run_ready_tasks().await;
+    dead.store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    sleep_for(LEASE + Duration::from_secs(1)).await;
+    let harness = dead.second_process();
     assert_eq!(harness.answer("a", "two").await, problem(Problem::OutcomeUnknown));
     let fence = harness.fence("a").await;
     let did_not_happen = harness.store.resolve(&id("a"), fence, &Resolution::Released).await;
@@ -240,7 +242,7 @@ async fn past_its_retention_a_released_key_is_as_new() {
     let mut harness = Harness::new();
     harness.policy.retention = Duration::from_secs(60);
     harness.begin("a", |_| async { ended(Verdict::Retry, "later") }).await;
-    pass(Duration::from_secs(61)).await;
+    sleep_for(Duration::from_secs(61)).await;
     let other = harness.begin_as("a", 2, |lease| async move {
         assert_eq!(lease.attempt(), 1);
         completed("another meaning")

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use semel::core::{Answer, OnUnknown, Problem, Reply, Resolution, Resolved, Store, Verdict};
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, settle, text};
+use crate::harness::{
+    Gate, Harness, broken, completed, ended, id, problem, run_ready_tasks, sleep_for, text,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -15,10 +17,10 @@ async fn a_forgotten_key_is_free_for_any_request_with_a_higher_fence() {
     let gate = Gate::new();
     let held = gate.clone();
     let first = harness.begin("a", move |_| async move {
-        held.pass().await;
+        held.wait_open().await;
         ended(Verdict::Forget, "307")
     });
-    settle().await;
+    run_ready_tasks().await;
     let fence = harness.fence("a").await;
     let joined: Vec<_> = (0..9).map(|_| harness.answer("a", "never")).collect();
     gate.open();
@@ -46,17 +48,17 @@ async fn under_fail_the_owner_and_all_who_joined_get_the_one_failure() {
             .map(|_| {
                 let gate = gate.clone();
                 harness.begin(key, move |_| async move {
-                    gate.pass().await;
+                    gate.wait_open().await;
                     end()
                 })
             })
             .collect();
-        settle().await;
+        run_ready_tasks().await;
         gate.open();
         for reply in all {
             assert_eq!(reply.await, problem(Problem::OperationFailed));
         }
-        let repeat = harness.neighbour().answer(key, "two").await;
+        let repeat = harness.second_process().answer(key, "two").await;
         assert_eq!(repeat, Reply::Replayed(Answer::failed()));
     }
     assert_eq!(harness.runs(), 2);
@@ -65,19 +67,19 @@ async fn under_fail_the_owner_and_all_who_joined_get_the_one_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_is_not_durable_is_not_reported() {
     let harness = Harness::new().on_unknown(OnUnknown::Fail);
-    harness.store.set(Verb::Record, Weather::Away);
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
     let gate = Gate::new();
     let held = gate.clone();
     let first = harness.begin("a", move |_| async move {
-        held.pass().await;
+        held.wait_open().await;
         broken()
     });
-    settle().await;
+    run_ready_tasks().await;
     let joined = harness.answer("a", "two");
     gate.open();
     assert_eq!(first.await, problem(Problem::OutcomeUnrecorded));
     assert_eq!(joined.await, problem(Problem::OutcomeUnrecorded));
-    harness.store.set(Verb::Record, Weather::Fair);
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
     assert_eq!(harness.semel.drain(LEASE).await, 0);
     assert_eq!(harness.answer("a", "three").await, Reply::Replayed(Answer::failed()));
     assert_eq!(harness.runs(), 1);
@@ -89,15 +91,15 @@ async fn a_failure_that_is_not_durable_is_not_reported() {
 async fn a_claim_that_was_ended_before_its_owner_heard_of_it_runs_nothing() {
     let mut harness = Harness::new();
     harness.policy.store_timeout = LEASE * 10;
-    harness.store.set(Verb::Claim, Weather::Deaf);
+    harness.store.set(StoreCall::Claim, StoreCondition::ReplyLost);
     let pending = tokio::spawn(harness.answer("a", "one"));
-    settle().await;
-    harness.store.set(Verb::Claim, Weather::Away);
-    pass(LEASE * 2).await;
+    run_ready_tasks().await;
+    harness.store.set(StoreCall::Claim, StoreCondition::Unavailable);
+    sleep_for(LEASE * 2).await;
     let fence = harness.fence("a").await;
     let released = harness.store.resolve(&id("a"), fence, &Resolution::Released).await.unwrap();
     assert_eq!(released, Resolved::Applied);
-    harness.store.set(Verb::Claim, Weather::Fair);
+    harness.store.set(StoreCall::Claim, StoreCondition::Available);
     assert_eq!(pending.await.unwrap(), problem(Problem::InProgress));
     assert_eq!((harness.runs(), harness.semel.drain(LEASE).await), (0, 0));
     // The next request has a claim of its own.

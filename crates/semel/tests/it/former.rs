@@ -10,9 +10,11 @@ use semel::{
         Verdict,
     },
 };
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, settle, text};
+use crate::harness::{
+    Gate, Harness, broken, completed, ended, id, problem, run_ready_tasks, sleep_for, text,
+};
 
 /// The record id of a key before its route was renamed.
 fn before(key: &str) -> RecordId {
@@ -43,7 +45,7 @@ impl Harness {
     }
 
     fn calls(&self) -> (u64, u64) {
-        (self.store.count(Verb::Claim), self.store.count(Verb::Get))
+        (self.store.count(StoreCall::Claim), self.store.count(StoreCall::Get))
     }
 }
 
@@ -64,7 +66,7 @@ async fn a_former_record_is_met_like_the_record_itself() {
         let harness = Harness::new().on_unknown(on_unknown);
         let _ = harness.once_before("a", end.clone()).await;
         // In another process, so that nothing of it is cached.
-        let harness = harness.neighbour();
+        let harness = harness.second_process();
         for _ in 0..2 {
             let reply = harness.now("a", meaning, vec![before("a")]).await;
             let ran = expected == Reply::Ran(text("now")) && harness.runs() == 1;
@@ -83,10 +85,10 @@ async fn an_operation_that_runs_under_its_former_name_is_in_progress() {
     let (held, mut operation) = (gate.clone(), harness.operation("a", 1));
     operation.id = before("a");
     let first = harness.semel.begin(operation, move |_| async move {
-        held.pass().await;
+        held.wait_open().await;
         completed("before")
     });
-    settle().await;
+    run_ready_tasks().await;
     let begun = tokio::time::Instant::now();
     let now = || harness.now("a", 1, vec![before("a")]);
     assert_eq!(now().await, problem(Problem::InProgress));
@@ -103,7 +105,7 @@ async fn a_record_of_its_own_comes_before_every_former_one() {
     assert_eq!(harness.now("a", 1, vec![before("a")]).await, Reply::Ran(text("now")));
     // The key is used under the former name for something else.
     let _ = harness.once_before("a", completed("before")).await;
-    let harness = harness.neighbour();
+    let harness = harness.second_process();
     let reply = harness.now("a", 1, vec![before("a")]).await;
     assert_eq!(reply, Reply::Replayed(text("now")));
 }
@@ -112,7 +114,7 @@ async fn a_record_of_its_own_comes_before_every_former_one() {
 async fn former_records_are_looked_up_in_order_and_only_where_there_are_some() {
     let harness = Harness::new();
     harness.answer("warm", "up").await;
-    settle().await;
+    run_ready_tasks().await;
     let _ = harness.once_before("a", completed("before")).await;
     let other = RecordId { caller: Caller::new("shop-8").unwrap(), ..id("a") };
     let (claims, gets) = harness.calls();
@@ -133,32 +135,32 @@ async fn former_records_are_looked_up_in_order_and_only_where_there_are_some() {
 async fn joined_requests_get_the_former_record_without_a_lookup() {
     let harness = Harness::new();
     let _ = harness.once_before("a", completed("before")).await;
-    harness.store.set(Verb::Get, Weather::Stuck);
-    let gets = harness.store.count(Verb::Get);
+    harness.store.set(StoreCall::Get, StoreCondition::Hanging);
+    let gets = harness.store.count(StoreCall::Get);
     let all: Vec<_> = (0..50).map(|_| harness.now("a", 1, vec![before("a")])).collect();
-    settle().await;
-    harness.store.set(Verb::Get, Weather::Fair);
+    run_ready_tasks().await;
+    harness.store.set(StoreCall::Get, StoreCondition::Available);
     for pending in all {
         assert_eq!(pending.await, Reply::Replayed(text("before")));
     }
-    assert_eq!((harness.store.count(Verb::Get) - gets, harness.runs()), (2, 0));
+    assert_eq!((harness.store.count(StoreCall::Get) - gets, harness.runs()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_look_that_fails_is_a_claim_that_fails() {
-    for weather in [Weather::Away, Weather::Stuck] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging] {
         let harness = Harness::new();
         let _ = harness.once_before("a", completed("before")).await;
-        harness.store.set(Verb::Get, weather);
-        let claims = harness.store.count(Verb::Claim);
+        harness.store.set(StoreCall::Get, weather);
+        let claims = harness.store.count(StoreCall::Claim);
         let begun = tokio::time::Instant::now();
         let reply = harness.now("a", 1, vec![before("a")]).await;
         assert_eq!(reply, problem(Problem::StoreUnavailable), "{weather:?}");
         assert!(begun.elapsed() <= harness.policy.store_timeout + Duration::from_millis(50));
-        assert_eq!(harness.store.count(Verb::Claim), claims, "nothing was claimed");
+        assert_eq!(harness.store.count(StoreCall::Claim), claims, "nothing was claimed");
         assert_eq!(harness.semel.drain(Duration::ZERO).await, 0, "and nothing is to be given back");
-        harness.store.set(Verb::Get, Weather::Fair);
-        pass(Duration::from_secs(1)).await;
+        harness.store.set(StoreCall::Get, StoreCondition::Available);
+        sleep_for(Duration::from_secs(1)).await;
         let reply = harness.now("a", 1, vec![before("a")]).await;
         assert_eq!(reply, Reply::Replayed(text("before")), "{weather:?}");
         assert_eq!(harness.runs(), 0);
@@ -193,10 +195,10 @@ async fn observed_records_count_when_the_route_starts_to_guard() {
 async fn a_key_with_a_former_record_leaves_the_probe_of_the_breaker_to_new_keys() {
     let harness = Harness::with(|builder| builder.cache_bytes_max(0));
     harness.once_before("k", completed("before")).await;
-    harness.store.set_all(Weather::Away);
+    harness.store.set_all(StoreCondition::Unavailable);
     assert_eq!(harness.answer("first", "one").await, problem(Problem::StoreUnavailable));
-    harness.store.set_all(Weather::Fair);
-    pass(Duration::from_secs(1)).await;
+    harness.store.set_all(StoreCondition::Available);
+    sleep_for(Duration::from_secs(1)).await;
     for _ in 0..10 {
         let repeat = harness.now("k", 1, vec![before("k")]).await;
         assert_eq!(repeat, Reply::Replayed(text("before")));

@@ -16,7 +16,7 @@ use semel::{
         Reason, RecordId, Reply, Scope, StateView, Store, StoredResponse, Verdict,
     },
 };
-use semel_testkit::unsteady::Unsteady;
+use semel_testkit::flaky_store::FlakyStore;
 use tokio::sync::Semaphore;
 
 /// A store in memory on tokio's clock.
@@ -26,7 +26,7 @@ pub(crate) fn memory() -> MemoryStore {
 }
 
 pub(crate) struct Harness {
-    pub(crate) store: Unsteady,
+    pub(crate) store: FlakyStore,
     pub(crate) semel: Semel,
     pub(crate) policy: Policy,
     pub(crate) runs: Arc<AtomicU32>,
@@ -55,10 +55,10 @@ impl Harness {
     }
 
     pub(crate) fn with(set: impl FnOnce(Builder) -> Builder) -> Self {
-        Self::on(Unsteady::new(memory()), set)
+        Self::on(FlakyStore::new(memory()), set)
     }
 
-    pub(crate) fn on(store: Unsteady, set: impl FnOnce(Builder) -> Builder) -> Self {
+    pub(crate) fn on(store: FlakyStore, set: impl FnOnce(Builder) -> Builder) -> Self {
         let events = Events::default();
         let builder = Semel::builder(store.clone()).observer(events.clone());
         let semel = set(builder).build();
@@ -66,7 +66,7 @@ impl Harness {
     }
 
     /// A second process on the same store.
-    pub(crate) fn neighbour(&self) -> Self {
+    pub(crate) fn second_process(&self) -> Self {
         let other = Self::on(self.store.clone(), |builder| builder);
         Self { runs: Arc::clone(&self.runs), policy: self.policy.clone(), ..other }
     }
@@ -115,10 +115,10 @@ impl Harness {
     }
 
     /// Begins an operation that waits for the gate, and then answers.
-    pub(crate) fn behind(&self, gate: &Gate, key: &str, text: &'static str) -> Pending {
+    pub(crate) fn blocked_on(&self, gate: &Gate, key: &str, text: &'static str) -> Pending {
         let gate = gate.clone();
         self.begin(key, move |_| async move {
-            gate.pass().await;
+            gate.wait_open().await;
             completed(text)
         })
     }
@@ -149,7 +149,7 @@ impl Gate {
         self.0.add_permits(1_000_000);
     }
 
-    pub(crate) async fn pass(&self) {
+    pub(crate) async fn wait_open(&self) {
         let _ = self.0.acquire().await.unwrap();
     }
 }
@@ -182,13 +182,13 @@ pub(crate) fn problem(problem: Problem) -> Reply {
 }
 
 /// Lets every ready task run. Paused time advances as little as possible.
-pub(crate) async fn settle() {
+pub(crate) async fn run_ready_tasks() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-pub(crate) async fn pass(time: Duration) {
+pub(crate) async fn sleep_for(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -10,16 +10,16 @@ use semel::{
     Event, Observer, Sender,
     core::{Caller, OnStoreDown, Problem, Reply, Scope},
 };
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, completed, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, completed, problem, run_ready_tasks, sleep_for, text};
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_limited() {
     let harness = Harness::with(|builder| builder.in_flight_max(2));
     let gate = Gate::new();
-    let first = harness.behind(&gate, "a", "one");
-    let second = harness.behind(&gate, "b", "one");
+    let first = harness.blocked_on(&gate, "a", "one");
+    let second = harness.blocked_on(&gate, "b", "one");
     assert_eq!(harness.answer("c", "one").await, problem(Problem::TooManyInFlight));
     let joined = harness.answer("a", "two");
     gate.open();
@@ -34,7 +34,7 @@ async fn what_runs_is_limited() {
 async fn a_caller_has_only_so_much_under_way() {
     let harness = Harness::with(|builder| builder.per_caller_max(2));
     let gate = Gate::new();
-    let _first = harness.behind(&gate, "a", "one");
+    let _first = harness.blocked_on(&gate, "a", "one");
     let _joined = harness.answer("a", "one");
     assert_eq!(harness.answer("b", "one").await, problem(Problem::TooManyInFlight));
     assert_eq!(harness.answer("a", "one").await, problem(Problem::TooManyInFlight));
@@ -52,15 +52,15 @@ async fn a_caller_has_only_so_much_under_way() {
 async fn waiters_are_limited_in_this_process_and_for_another() {
     let harness = Harness::with(|builder| builder.waiting_max(1));
     let gate = Gate::new();
-    let _first = harness.behind(&gate, "a", "one");
+    let _first = harness.blocked_on(&gate, "a", "one");
     let joined = harness.answer("a", "one");
     assert_eq!(harness.answer("a", "one").await, problem(Problem::TooManyInFlight));
     drop(joined);
 
     let other = Harness::on(harness.store.clone(), |builder| builder.waiting_max(1));
-    settle().await;
+    run_ready_tasks().await;
     let waiting = tokio::spawn(other.answer("a", "one"));
-    settle().await;
+    run_ready_tasks().await;
     let begun = tokio::time::Instant::now();
     assert_eq!(other.answer("a", "one").await, problem(Problem::TooManyInFlight));
     assert!(begun.elapsed() < Duration::from_millis(50), "the next one is refused at once");
@@ -74,18 +74,18 @@ async fn a_process_that_ends_waits_for_what_runs() {
     let harness = Harness::new();
     assert_eq!(harness.semel.drain(Duration::from_secs(1)).await, 0);
     let gate = Gate::new();
-    drop(harness.behind(&gate, "a", "one"));
+    drop(harness.blocked_on(&gate, "a", "one"));
     assert_eq!(harness.semel.drain(Duration::from_secs(1)).await, 1);
     let draining = tokio::spawn({
         let semel = harness.semel.clone();
         async move { semel.drain(Duration::from_secs(60)).await }
     });
-    settle().await;
+    run_ready_tasks().await;
     let begun = tokio::time::Instant::now();
     gate.open();
     assert_eq!(draining.await.unwrap(), 0);
     assert!(begun.elapsed() < Duration::from_secs(1), "it does not wait for longer");
-    assert_eq!(harness.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.second_process().answer("a", "two").await, Reply::Replayed(text("one")));
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn an_engine_outlives_its_runtime() {
         runtime.block_on(async move {
             let harness = harness.unwrap_or_else(Harness::new);
             // One that is dropped in the middle.
-            drop(harness.behind(&Gate::new(), "left", "never"));
-            pass(Duration::from_secs(seconds)).await;
+            drop(harness.blocked_on(&Gate::new(), "left", "never"));
+            sleep_for(Duration::from_secs(seconds)).await;
             assert_eq!(harness.answer(key, "one").await, Reply::Ran(text("one")));
             for _ in 0..2 {
                 assert_eq!(harness.answer(key, "two").await, Reply::Replayed(text("one")));
@@ -146,7 +146,7 @@ fn a_request_that_joins_a_refused_owner_is_refused_too() {
 async fn an_unguarded_run_is_drained_once_its_claim_is_settled() {
     let mut harness = Harness::with(|builder| builder.in_flight_max(10));
     harness.policy.on_store_down = OnStoreDown::Pass;
-    harness.store.set_all(Weather::Deaf);
+    harness.store.set_all(StoreCondition::ReplyLost);
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for round in 0..20 {
@@ -159,19 +159,19 @@ async fn an_unguarded_run_is_drained_once_its_claim_is_settled() {
     assert_eq!(harness.semel.in_flight(), 0, "nothing runs any more");
     let left = harness.semel.drain(Duration::from_secs(600)).await;
     assert!((1..=10).contains(&left), "{left} claims have no answer");
-    harness.store.set_all(Weather::Fair);
+    harness.store.set_all(StoreCondition::Available);
     assert_eq!(harness.semel.drain(Duration::from_secs(600)).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_does_not_keep_an_engine_alive() {
     let harness = Harness::new();
-    harness.store.set(Verb::Other, Weather::Stuck);
+    harness.store.set(StoreCall::Other, StoreCondition::Hanging);
     harness.answer("a", "one").await;
-    settle().await;
+    run_ready_tasks().await;
     let store = std::sync::Arc::downgrade(harness.semel.store());
     drop(harness);
-    pass(Duration::from_secs(60)).await;
+    sleep_for(Duration::from_secs(60)).await;
     assert!(store.upgrade().is_none());
 }
 

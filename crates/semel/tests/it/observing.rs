@@ -9,9 +9,9 @@ use semel::{
         StateName, Store, Summary, Verdict,
     },
 };
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, broken, completed, pass, settle, text};
+use crate::harness::{Gate, Harness, broken, completed, run_ready_tasks, sleep_for, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -57,16 +57,16 @@ async fn a_concurrent_repeat_would_join_the_first_or_be_refused() {
     let (semel, operation, held) = (harness.semel.clone(), harness.operation("a", 1), gate.clone());
     let first = tokio::spawn(async move {
         let ended = async {
-            held.pass().await;
+            held.wait_open().await;
             answered(Verdict::Completed)
         };
         semel.observe(operation, ended).await;
     });
-    settle().await;
+    run_ready_tasks().await;
     harness.observe("a", 1, answered(Verdict::Completed)).await;
     assert_eq!(harness.would("Join"), 1);
     // However long the first takes, its lease is renewed.
-    pass(LEASE * 10).await;
+    sleep_for(LEASE * 10).await;
     harness.policy.wait = Duration::ZERO;
     harness.observe("a", 1, answered(Verdict::Completed)).await;
     assert_eq!(harness.would("Refuse(InProgress)"), 1);
@@ -79,7 +79,10 @@ async fn a_concurrent_repeat_would_join_the_first_or_be_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_repeat_after_the_answer_would_be_replayed_though_the_store_is_slow() {
     // The store is slow to record the answer, or to reply to the claim.
-    for (verb, weather) in [(Verb::Record, Weather::Stuck), (Verb::Claim, Weather::Late)] {
+    for (verb, weather) in [
+        (StoreCall::Finish, StoreCondition::Hanging),
+        (StoreCall::Claim, StoreCondition::ReplyDelayed),
+    ] {
         let harness = Harness::new();
         harness.store.set(verb, weather);
         let observe = || {
@@ -90,9 +93,9 @@ async fn a_repeat_after_the_answer_would_be_replayed_though_the_store_is_slow() 
         let mut requests = Vec::new();
         for _ in 0..3 {
             requests.push(observe());
-            settle().await;
+            run_ready_tasks().await;
         }
-        harness.store.set(verb, Weather::Fair);
+        harness.store.set(verb, StoreCondition::Available);
         for request in requests {
             request.await.unwrap();
         }
@@ -146,27 +149,28 @@ async fn observed_and_guarded_records_are_separate() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unavailable_store_is_reported_and_its_possible_grant_is_given_back() {
-    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging, StoreCondition::ReplyLost]
+    {
         let mut harness = Harness::new();
-        harness.store.set(Verb::Claim, weather);
+        harness.store.set(StoreCall::Claim, weather);
         let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
         let away = tokio::spawn(async move {
             semel.observe(operation, async { answered(Verdict::Completed) }).await;
         });
-        pass(LEASE / 2).await;
+        sleep_for(LEASE / 2).await;
         assert_eq!(harness.would("Refuse(StoreUnavailable)"), 1, "{weather:?}");
-        harness.store.set(Verb::Claim, Weather::Fair);
+        harness.store.set(StoreCall::Claim, StoreCondition::Available);
         away.await.unwrap();
         assert_eq!(harness.semel.drain(LEASE).await, 0, "{weather:?}: it is given back");
         harness.observe("a", 1, answered(Verdict::Completed)).await;
         assert_eq!(harness.would("Run"), 1, "{weather:?}: a guarded one would not have run");
-        harness.store.set(Verb::Claim, weather);
+        harness.store.set(StoreCall::Claim, weather);
         harness.policy.on_store_down = OnStoreDown::Pass;
         harness.observe("b", 1, answered(Verdict::Completed)).await;
         assert_eq!(harness.would("Pass"), 1, "{weather:?}");
     }
     let harness = Harness::new();
-    harness.store.set(Verb::Claim, Weather::Busy);
+    harness.store.set(StoreCall::Claim, StoreCondition::Busy);
     harness.observe("a", 1, answered(Verdict::Completed)).await;
     assert_eq!(harness.would("Refuse(TooManyInFlight)"), 1);
 }
@@ -181,9 +185,9 @@ async fn an_observed_record_after_a_crash_is_judged_by_the_policy_and_never_held
         let harness = Harness::new().on_unknown(on_unknown);
         let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
         let crashed = tokio::spawn(async move { semel.observe(operation, pending()).await });
-        settle().await;
+        run_ready_tasks().await;
         crashed.abort();
-        pass(LEASE * 2).await;
+        sleep_for(LEASE * 2).await;
         let before = harness.would(expected);
         harness.observe("a", 1, answered(Verdict::Completed)).await;
         assert_eq!(harness.would(expected), before + 1, "{on_unknown:?}");
@@ -197,7 +201,7 @@ async fn observed_requests_do_not_count_against_guarded_ones() {
     let harness = Harness::with(|builder| builder.in_flight_max(1));
     let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
     let endless = tokio::spawn(async move { semel.observe(operation, pending()).await });
-    settle().await;
+    run_ready_tasks().await;
     harness.observe("b", 1, answered(Verdict::Completed)).await;
     assert_eq!(harness.would("Refuse(TooManyInFlight)"), 1);
     assert_eq!(harness.semel.in_flight(), 0);
@@ -208,15 +212,15 @@ async fn observed_requests_do_not_count_against_guarded_ones() {
 #[tokio::test(start_paused = true)]
 async fn draining_waits_until_the_end_is_remembered() {
     let harness = Harness::new();
-    harness.store.set(Verb::Record, Weather::Stuck);
+    harness.store.set(StoreCall::Finish, StoreCondition::Hanging);
     let (semel, operation): (Semel, _) = (harness.semel.clone(), harness.operation("a", 1));
     tokio::spawn(async move { semel.observe(operation, async { completed("one") }).await });
-    settle().await;
+    run_ready_tasks().await;
     let (store, semel) = (harness.store.clone(), harness.semel.clone());
     let drained = tokio::spawn(async move { semel.drain(LEASE).await });
-    settle().await;
+    run_ready_tasks().await;
     assert!(!drained.is_finished());
-    store.set(Verb::Record, Weather::Fair);
+    store.set(StoreCall::Finish, StoreCondition::Available);
     assert_eq!(drained.await.unwrap(), 0);
     assert_eq!(harness.records().await[0].state, StateName::Completed);
 }
@@ -227,7 +231,7 @@ async fn guarded_and_observed_operations_share_one_drain_deadline() {
     let (semel, observed) = (harness.semel.clone(), harness.operation("a", 1));
     tokio::spawn(async move { semel.observe(observed, pending()).await });
     let _guarded = harness.semel.begin(harness.operation("b", 1), |_| pending());
-    settle().await;
+    run_ready_tasks().await;
     let began = tokio::time::Instant::now();
     assert_eq!(harness.semel.drain(LEASE).await, 1);
     assert_eq!(began.elapsed().as_millis(), LEASE.as_millis());
@@ -239,7 +243,7 @@ async fn a_repeat_of_what_is_known_needs_no_room_to_run() {
     harness.observe("done", 1, answered(Verdict::Completed)).await;
     let (semel, operation) = (harness.semel.clone(), harness.operation("runs", 1));
     let endless = tokio::spawn(async move { semel.observe(operation, pending()).await });
-    settle().await;
+    run_ready_tasks().await;
     for (key, meaning, expected) in [
         ("done", 1, "Replay"),
         ("runs", 1, "Join"),
@@ -257,10 +261,10 @@ async fn a_repeat_of_what_is_known_needs_no_room_to_run() {
 async fn repeats_of_an_observed_key_leave_the_probe_of_the_breaker_to_new_keys() {
     let harness = Harness::new();
     harness.observe("seen", 1, answered(Verdict::Completed)).await;
-    harness.store.set_all(Weather::Away);
+    harness.store.set_all(StoreCondition::Unavailable);
     assert_eq!(harness.answer("first", "one").await, Reply::Problem(Problem::StoreUnavailable));
-    harness.store.set_all(Weather::Fair);
-    pass(Duration::from_secs(1)).await;
+    harness.store.set_all(StoreCondition::Available);
+    sleep_for(Duration::from_secs(1)).await;
     for repeats in 1..=10 {
         harness.observe("seen", 1, answered(Verdict::Completed)).await;
         assert_eq!(harness.would("Replay"), repeats);

@@ -8,38 +8,40 @@ use semel::{
         Answer, Caller, Key, OnUnknown, Problem, Reply, Resolution, Resolved, StateView, Store,
     },
 };
-use semel_testkit::unsteady::{Unsteady, Verb, Weather};
+use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, completed, id, memory, pass, problem, settle, text};
+use crate::harness::{
+    Gate, Harness, completed, id, memory, problem, run_ready_tasks, sleep_for, text,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 
 /// Blocks renewals for longer than the lease; then the store recovers.
-async fn lapse(store: &Unsteady) {
-    store.set(Verb::Renew, Weather::Away);
-    pass(LEASE * 2).await;
-    store.set(Verb::Renew, Weather::Fair);
-    pass(LEASE).await;
+async fn lapse(store: &FlakyStore) {
+    store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    sleep_for(LEASE * 2).await;
+    store.set(StoreCall::Renew, StoreCondition::Available);
+    sleep_for(LEASE).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_only_held_meanwhile_is_not_lost() {
-    let store = Unsteady::new(memory());
+    let store = FlakyStore::new(memory());
     let semel = Semel::new(store.clone());
     let call = || semel.once("payments", Caller::new("shop-7").unwrap(), Key::new("a").unwrap());
     let gate = Gate::new();
     let held = gate.clone();
     let first = tokio::spawn(call().run(move |lease| async move {
-        held.pass().await;
+        held.wait_open().await;
         assert!(!lease.is_lost());
         Ok(1_u32)
     }));
-    settle().await;
+    run_ready_tasks().await;
     lapse(&store).await;
-    store.set(Verb::Record, Weather::Away);
+    store.set(StoreCall::Finish, StoreCondition::Unavailable);
     gate.open();
     let outcome = first.await.unwrap();
-    store.set(Verb::Record, Weather::Fair);
+    store.set(StoreCall::Finish, StoreCondition::Available);
     assert_eq!(semel.drain(LEASE * 10).await, 0);
     let repeat = call().run(|_| async { Ok(2_u32) }).await;
     assert!(matches!(repeat, Ok(Outcome::Replayed(1))), "{repeat:?}");
@@ -50,14 +52,14 @@ async fn a_run_that_was_only_held_meanwhile_is_not_lost() {
 #[tokio::test(start_paused = true)]
 async fn an_operators_act_is_seen_beside_a_run_that_hangs() {
     let harness = Harness::new();
-    let _hangs = harness.behind(&Gate::new(), "a", "late");
-    settle().await;
+    let _hangs = harness.blocked_on(&Gate::new(), "a", "late");
+    run_ready_tasks().await;
     let joined = tokio::spawn({
         let mut patient = harness.operation("a", 1);
         std::sync::Arc::make_mut(&mut patient.policy).wait = LEASE * 100;
         harness.semel.begin(patient, |_| async { completed("two") })
     });
-    settle().await;
+    run_ready_tasks().await;
     lapse(&harness.store).await;
     assert_eq!(joined.await.unwrap(), problem(Problem::OutcomeUnknown));
     let fence = harness.fence("a").await;
@@ -71,10 +73,10 @@ async fn an_operators_act_is_seen_beside_a_run_that_hangs() {
 async fn a_lapsed_run_under_fail_has_failed_for_good() {
     let harness = Harness::new().on_unknown(OnUnknown::Fail);
     let gate = Gate::new();
-    let late = harness.behind(&gate, "a", "late");
-    settle().await;
+    let late = harness.blocked_on(&gate, "a", "late");
+    run_ready_tasks().await;
     lapse(&harness.store).await;
-    let other = harness.neighbour();
+    let other = harness.second_process();
     assert_eq!(other.answer("a", "two").await, Reply::Replayed(Answer::failed()));
     gate.open();
     assert_eq!(late.await, Reply::Replayed(Answer::failed()), "its answer comes too late");
@@ -83,7 +85,7 @@ async fn a_lapsed_run_under_fail_has_failed_for_good() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_operation_that_blocks_its_thread_keeps_its_lease() {
-    let mut harness = Harness::on(Unsteady::new(MemoryStore::new()), |builder| builder)
+    let mut harness = Harness::on(FlakyStore::new(MemoryStore::new()), |builder| builder)
         .on_unknown(OnUnknown::Rerun);
     harness.policy.lease = Duration::from_millis(800);
     let blocked = harness.begin("a", |_| async {
@@ -92,7 +94,7 @@ async fn an_operation_that_blocks_its_thread_keeps_its_lease() {
     });
     tokio::time::sleep(Duration::from_millis(1800)).await;
     assert!(matches!(harness.state("a").await, Some(StateView::InFlight { .. })));
-    assert_eq!(harness.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.second_process().answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(blocked.await, Reply::Ran(text("one")));
     assert_eq!(harness.runs(), 1);
 }
@@ -104,13 +106,13 @@ fn a_lease_outlives_the_runtime_of_the_first_request() {
         builder.worker_threads(1).enable_all().build().unwrap()
     };
     let (first, second) = (runtime(), runtime());
-    let mut harness = Harness::on(Unsteady::new(MemoryStore::new()), |builder| builder);
+    let mut harness = Harness::on(FlakyStore::new(MemoryStore::new()), |builder| builder);
     harness.policy.lease = Duration::from_millis(800);
     assert_eq!(first.block_on(async { harness.answer("a", "one").await }), Reply::Ran(text("one")));
     let gate = Gate::new();
     let running = {
         let _in = second.enter();
-        harness.behind(&gate, "b", "two")
+        harness.blocked_on(&gate, "b", "two")
     };
     drop(first);
     std::thread::sleep(Duration::from_millis(2000));
@@ -127,10 +129,10 @@ fn a_lease_outlives_the_runtime_of_the_first_request() {
 
 #[tokio::test]
 async fn the_first_lease_of_an_engine_is_renewed_in_time_however_short() {
-    let mut harness = Harness::on(Unsteady::new(MemoryStore::new()), |builder| builder);
+    let mut harness = Harness::on(FlakyStore::new(MemoryStore::new()), |builder| builder);
     harness.policy.lease = Duration::from_millis(800);
     let gate = Gate::new();
-    let running = harness.behind(&gate, "a", "one");
+    let running = harness.blocked_on(&gate, "a", "one");
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let state = harness.state("a").await;

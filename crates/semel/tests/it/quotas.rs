@@ -9,21 +9,21 @@ use semel::{
         Scope, StateView, Store, Verdict,
     },
 };
-use semel_testkit::unsteady::Weather;
+use semel_testkit::flaky_store::StoreCondition;
 
-use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, text};
+use crate::harness::{Gate, Harness, broken, completed, ended, id, problem, sleep_for, text};
 
-/// Longer than the interval between measurements of the usage.
-const MEASURED: Duration = Duration::from_secs(6);
+/// Longer than the interval between two measurements of the usage.
+const USAGE_INTERVAL: Duration = Duration::from_secs(6);
 
-/// Without a cache: replays come from the store.
+/// An engine without a cache: replays come from the store.
 fn harness(quotas: Quotas) -> Harness {
     let mut harness = Harness::with(|builder| builder.quotas(quotas).cache_bytes_max(0));
     harness.policy.retention = Duration::from_secs(2 * 60 * 60);
     harness
 }
 
-async fn of_another(harness: &Harness, key: &str) -> Reply {
+async fn begin_as_other_caller(harness: &Harness, key: &str) -> Reply {
     let mut operation = harness.operation(key, 1);
     operation.id.caller = Caller::new("shop-8").unwrap();
     harness.semel.begin(operation, |_| async { completed("theirs") }).await
@@ -36,11 +36,11 @@ async fn a_caller_over_its_quota_is_refused_new_keys_and_nothing_else() {
         assert_eq!(harness.answer(key, "one").await, Reply::Ran(text("one")));
     }
     assert_eq!(harness.answer("c", "one").await, problem(Problem::TooManyRecords));
-    assert_eq!(harness.state("c").await, None, "a refusal leaves nothing");
+    assert_eq!(harness.state("c").await, None, "a refusal creates no record");
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(of_another(&harness, "c").await, Reply::Ran(text("theirs")));
+    assert_eq!(begin_as_other_caller(&harness, "c").await, Reply::Ran(text("theirs")));
     assert_eq!(harness.runs(), 2);
-    pass(harness.policy.retention).await;
+    sleep_for(harness.policy.retention).await;
     assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
 }
 
@@ -73,12 +73,12 @@ async fn a_released_record_counts_for_an_hour_and_may_run_again() {
     refused("a").await;
     assert_eq!(harness.runs(), 3, "a key that has a record runs again");
     assert_eq!(refused("c").await, problem(Problem::TooManyRecords));
-    pass(RELEASED_RETENTION_MAX).await;
+    sleep_for(RELEASED_RETENTION_MAX).await;
     assert_eq!(refused("c").await, Reply::Ran(text("no")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_with_too_many_held_records_begins_nothing_until_they_are_resolved() {
+async fn a_caller_with_too_many_held_records_is_refused_new_keys_until_they_are_resolved() {
     let quotas = Quotas { held_per_caller: 2, ..Quotas::default() };
     let harness = harness(quotas).on_unknown(OnUnknown::Hold);
     let lost = |key: &str| harness.begin(key, |_| async { broken() });
@@ -86,7 +86,7 @@ async fn a_caller_with_too_many_held_records_begins_nothing_until_they_are_resol
     lost("b").await;
     assert_eq!(lost("c").await, problem(Problem::TooManyRecords));
     assert_eq!(harness.answer("a", "one").await, problem(Problem::OutcomeUnknown));
-    assert_eq!(of_another(&harness, "c").await, Reply::Ran(text("theirs")));
+    assert_eq!(begin_as_other_caller(&harness, "c").await, Reply::Ran(text("theirs")));
     let (id, fence) = (id("a"), harness.fence("a").await);
     let resolved = harness.store.resolve(&id, fence, &Resolution::Released).await.unwrap();
     assert_eq!(resolved, Resolved::Applied);
@@ -95,28 +95,28 @@ async fn a_caller_with_too_many_held_records_begins_nothing_until_they_are_resol
 }
 
 /// An engine on a store with three records, its maximum.
-async fn full() -> (Harness, Gate, semel::Pending) {
+async fn full_store() -> (Harness, Gate, semel::Pending) {
     let harness = harness(Quotas { records: 3, ..Quotas::default() });
     let gate = Gate::new();
     assert_eq!(harness.answer("done", "one").await, Reply::Ran(text("one")));
     harness.begin("released", |_| async { ended(Verdict::Retry, "no") }).await;
-    let running = harness.behind(&gate, "running", "late");
-    pass(MEASURED).await;
+    let running = harness.blocked_on(&gate, "running", "late");
+    sleep_for(USAGE_INTERVAL).await;
     (harness, gate, running)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_store_takes_no_new_key_while_replays_and_what_runs_go_on() {
-    let (harness, gate, running) = full().await;
+async fn a_full_store_refuses_new_keys_but_replays_and_finishes_running_operations() {
+    let (harness, gate, running) = full_store().await;
     assert_eq!(harness.semel.quota_usage().store.records, Some(3));
     for _ in 0..2 {
         assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreFull));
-        assert_eq!(of_another(&harness, "new").await, problem(Problem::StoreFull));
+        assert_eq!(begin_as_other_caller(&harness, "new").await, problem(Problem::StoreFull));
     }
-    assert_eq!(harness.state("new").await, None, "a refusal leaves nothing");
+    assert_eq!(harness.state("new").await, None, "a refusal creates no record");
     assert_eq!(harness.answer("done", "two").await, Reply::Replayed(text("one")));
-    // Its lease is renewed for longer than its length.
-    pass(3 * harness.policy.lease).await;
+    // Its lease is renewed several times.
+    sleep_for(3 * harness.policy.lease).await;
     let state = harness.state("running").await;
     assert!(matches!(state, Some(StateView::InFlight { lease_left }) if !lease_left.is_zero()));
     gate.open();
@@ -131,25 +131,25 @@ async fn a_full_store_takes_no_new_key_while_replays_and_what_runs_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_swept_takes_new_keys_again() {
-    let (harness, gate, running) = full().await;
+async fn a_swept_store_accepts_new_keys_again() {
+    let (harness, gate, running) = full_store().await;
     assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreFull));
     gate.open();
     running.await;
-    pass(harness.policy.retention).await;
+    sleep_for(harness.policy.retention).await;
     let Batch { done, .. } = harness.store.sweep(100).await.unwrap();
     assert!(done <= 3, "the engine sweeps as well");
-    pass(MEASURED).await;
+    sleep_for(USAGE_INTERVAL).await;
     assert_eq!(harness.semel.quota_usage().store.records, Some(0));
     assert_eq!(harness.answer("new", "one").await, Reply::Ran(text("one")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_not_taken_for_one_that_is_full_or_empty() {
-    let (harness, ..) = full().await;
-    harness.store.set_all(Weather::Away);
-    pass(MEASURED).await;
-    assert_eq!(harness.semel.quota_usage().store.records, Some(3), "the last measure stands");
+async fn an_unavailable_store_counts_neither_as_full_nor_as_empty() {
+    let (harness, ..) = full_store().await;
+    harness.store.set_all(StoreCondition::Unavailable);
+    sleep_for(USAGE_INTERVAL).await;
+    assert_eq!(harness.semel.quota_usage().store.records, Some(3), "the last measurement is kept");
     assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreUnavailable));
 }
 

@@ -10,7 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode};
-use semel::transactional::{BeginResult, ClaimFiles, Database, Entry, Seen, TransactionalStore};
+use semel::transactional::{
+    BeginResult, ClaimFiles, Database, Entry, RecordLookup, TransactionalStore,
+};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -36,7 +38,7 @@ const OPEN_OPERATIONS_MAX: usize = 1024;
 const OPEN_ATTEMPTS_MAX: u32 = 20;
 
 /// A store whose records are rows of `semel_transactional`.
-pub type SqliteJoint = TransactionalStore<SqliteDatabase>;
+pub type SqliteTransactionalStore = TransactionalStore<SqliteDatabase>;
 
 /// Your own database file. Clones are the same.
 #[derive(Clone)]
@@ -89,7 +91,7 @@ impl SqliteDatabase {
 
     /// A store on it, for the engine.
     #[must_use]
-    pub fn store(self) -> SqliteJoint {
+    pub fn store(self) -> SqliteTransactionalStore {
         TransactionalStore::new(self)
     }
 
@@ -203,15 +205,15 @@ impl Database for SqliteDatabase {
         drop(transaction);
     }
 
-    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+    async fn look_up(&self, id: &RecordId) -> Result<RecordLookup, StoreError> {
         let id = id.clone();
         self.read(move |connection, claims| {
             // In this order: an operation that ends in between has committed its record.
             let running = claims.is_taken(&id).map_err(|error| claim_folder_error(&error))?;
             Ok(match rows::lookup(connection, &id)? {
-                Some(found) => Seen::Recorded(found),
-                None if running => Seen::Running,
-                None => Seen::Absent,
+                Some(found) => RecordLookup::Recorded(found),
+                None if running => RecordLookup::Running,
+                None => RecordLookup::Absent,
             })
         })
         .await

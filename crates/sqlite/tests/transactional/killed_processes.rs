@@ -17,7 +17,7 @@ use semel::{
     Outcome, Semel,
     core::{Caller, Key, OnUnknown},
 };
-use semel_sqlite::transactional::{SqliteDatabase, SqliteJoint};
+use semel_sqlite::transactional::{SqliteDatabase, SqliteTransactionalStore};
 
 use super::{Shop, insert};
 
@@ -28,7 +28,7 @@ const KEYS: usize = 300;
 const TASKS: usize = 8;
 
 /// Runs one operation under a key until it is final. Its value names the process that ran it.
-async fn pay(store: &SqliteJoint, semel: &Semel, key: usize) -> String {
+async fn pay(store: &SqliteTransactionalStore, semel: &Semel, key: usize) -> String {
     loop {
         let store = store.clone();
         let name = Key::new(&format!("k-{key}")).unwrap();

@@ -12,7 +12,7 @@ use semel::{
     Semel,
     core::{OnUnknown, Policy, Scope},
 };
-use semel_sqlite::transactional::{SqliteDatabase, SqliteJoint};
+use semel_sqlite::transactional::{SqliteDatabase, SqliteTransactionalStore};
 use semel_tower::{Callers, IdempotencyLayer, KeyRule, Tx};
 use tower_service::Service;
 
@@ -47,7 +47,7 @@ async fn has_transaction(tx: Option<Tx<SqliteDatabase>>) -> &'static str {
 }
 
 fn app(shop: &Shop) -> Router {
-    let store: SqliteJoint = SqliteDatabase::open(shop.path()).unwrap().store();
+    let store: SqliteTransactionalStore = SqliteDatabase::open(shop.path()).unwrap().store();
     let semel = Semel::new(store.clone());
     let callers = Callers::header(HeaderName::from_static("x-merchant-id")).unwrap();
     let layer = IdempotencyLayer::new(&semel, Scope::new("orders").unwrap(), callers)

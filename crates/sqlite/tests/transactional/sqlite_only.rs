@@ -1,4 +1,4 @@
-//! What is specific to SQLite: a single writer, and other connections that write.
+//! Behaviour specific to SQLite: a single writer, and writes by other connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,9 @@ use semel::{
     core::{Caller, Key, OnUnknown, Scope},
     transactional::InTransaction,
 };
-use semel_sqlite::transactional::{SqliteDatabase, SqliteJoint, SqliteUserTransaction};
+use semel_sqlite::transactional::{
+    SqliteDatabase, SqliteTransactionalStore, SqliteUserTransaction,
+};
 use tokio::{
     sync::{Barrier, oneshot},
     time::timeout,
@@ -18,7 +20,7 @@ use super::{Shop, insert};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn open(shop: &Shop) -> (SqliteJoint, Semel) {
+fn open(shop: &Shop) -> (SqliteTransactionalStore, Semel) {
     let store = SqliteDatabase::open(shop.path()).unwrap().store();
     (store.clone(), Semel::new(store))
 }
@@ -29,31 +31,32 @@ fn once(semel: &Semel, key: &str) -> Once {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operations_run_beside_each_other_until_they_write() {
+async fn operations_run_concurrently_until_they_write() {
     let shop = Shop::new();
     let (store, semel) = open(&shop);
-    let all = Arc::new(Barrier::new(20));
+    let barrier = Arc::new(Barrier::new(20));
     let calls: Vec<_> = (0..20)
         .map(|call| {
-            let (store, all) = (store.clone(), Arc::clone(&all));
+            let (store, barrier) = (store.clone(), Arc::clone(&barrier));
             tokio::spawn(once(&semel, &format!("k-{call}")).run(move |lease| async move {
                 let mut tx = store.transaction(&lease).await?;
-                // Waits until all operations are here.
-                all.wait().await;
+                // Waits until all operations have begun.
+                barrier.wait().await;
                 tx.run(move |db| insert(db, &format!("row {call:02}"))).await?;
                 Ok(call)
             }))
         })
         .collect();
     for (number, call) in calls.into_iter().enumerate() {
-        let outcome = timeout(TEST_TIMEOUT, call).await.expect("an end").unwrap().unwrap();
+        let outcome =
+            timeout(TEST_TIMEOUT, call).await.expect("the operation hangs").unwrap().unwrap();
         assert!(matches!(outcome, Outcome::Ran(ran) if ran == number), "{outcome:?}");
     }
     assert_eq!(shop.committed().len(), 20);
 }
 
 #[tokio::test]
-async fn others_write_while_an_operation_has_not_written() {
+async fn other_connections_can_write_before_an_operation_writes() {
     let shop = Shop::new();
     let (store, semel) = open(&shop);
     let path = shop.path();
@@ -114,17 +117,17 @@ async fn a_panic_in_a_job_does_not_end_the_connection_thread() {
 async fn a_record_that_another_process_added_first_wins() {
     let shop = Shop::new();
     let (store, semel) = open(&shop);
-    let (began, begun) = oneshot::channel();
-    let (go, going) = oneshot::channel::<()>();
+    let (begun_tx, begun_rx) = oneshot::channel();
+    let (continue_tx, continue_rx) = oneshot::channel::<()>();
     let run = once(&semel, "k").run(move |lease| async move {
         let mut tx = store.transaction(&lease).await?;
-        began.send(()).unwrap();
-        going.await?;
+        begun_tx.send(()).unwrap();
+        continue_rx.await?;
         tx.run(|db| insert(db, "loser")).await?;
         Ok("loser".to_owned())
     });
     let running = tokio::spawn(run);
-    begun.await.unwrap();
+    begun_rx.await.unwrap();
     {
         let mut connection = shop.connect();
         let transaction = connection.transaction().unwrap();
@@ -141,14 +144,14 @@ async fn a_record_that_another_process_added_first_wins() {
         assert!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
         transaction.commit().unwrap();
     }
-    go.send(()).unwrap();
+    continue_tx.send(()).unwrap();
     let outcome = running.await.unwrap().unwrap();
     assert!(!matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
     assert_eq!(shop.committed(), ["winner"]);
 }
 
 #[tokio::test]
-async fn a_deferred_constraint_undoes_the_operation() {
+async fn a_violated_deferred_constraint_rolls_the_operation_back() {
     let shop = Shop::new();
     shop.connect()
         .execute_batch(

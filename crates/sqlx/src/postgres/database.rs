@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use semel::{
     core::{Batch, Fenced, RecordId, StoreError},
-    transactional::{BeginResult, Database, Entry, Seen, TransactionalStore},
+    transactional::{BeginResult, Database, Entry, RecordLookup, TransactionalStore},
 };
 use sqlx::{AssertSqlSafe, Error, PgConnection, PgPool, Postgres, Transaction, error::ErrorKind};
 
@@ -22,7 +22,7 @@ use crate::{
 const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
 /// A store whose records are rows of `semel_transactional`.
-pub type PgStore = TransactionalStore<PgDatabase>;
+pub type PgTransactionalStore = TransactionalStore<PgDatabase>;
 
 /// Your own database, through the pool of your program.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl PgDatabase {
 
     /// A store on it, for the engine.
     #[must_use]
-    pub fn store(self) -> PgStore {
+    pub fn store(self) -> PgTransactionalStore {
         TransactionalStore::new(self)
     }
 
@@ -144,7 +144,7 @@ impl Database for PgDatabase {
         let _ = transaction.transaction.rollback().await;
     }
 
-    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+    async fn look_up(&self, id: &RecordId) -> Result<RecordLookup, StoreError> {
         let mut connection = self.pool.acquire().await.map_err(store_error)?;
         rows::lookup(&mut connection, id).await.map_err(store_error)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel::{
     core::{Answer, Batch, Fence, Fingerprint, RecordId, time::millis},
-    transactional::{BeginResult, Entry, Recorded, Seen},
+    transactional::{BeginResult, Entry, Recorded, RecordLookup},
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Result, Row as _, postgres::PgRow};
@@ -102,22 +102,22 @@ async fn read(connection: &mut PgConnection, digest: Uuid) -> Result<Option<PgRo
     sqlx::query(include_str!("read.sql")).bind(digest).fetch_optional(connection).await
 }
 
-pub(super) async fn lookup(connection: &mut PgConnection, id: &RecordId) -> Result<Seen> {
+pub(super) async fn lookup(connection: &mut PgConnection, id: &RecordId) -> Result<RecordLookup> {
     let (digest, lock) = name(id);
     for last in [false, true] {
         let row = read(connection, digest).await?;
         if let Some(found) = row.as_ref().map(recorded).transpose()?.flatten() {
-            return Ok(Seen::Recorded(found));
+            return Ok(RecordLookup::Recorded(found));
         }
         if !last {
             let running = sqlx::query(include_str!("running.sql")).bind(lock);
             if running.fetch_one(&mut *connection).await?.try_get("running")? {
-                return Ok(Seen::Running);
+                return Ok(RecordLookup::Running);
             }
         }
         // The holder of the lock may have committed since the record was read.
     }
-    Ok(Seen::Absent)
+    Ok(RecordLookup::Absent)
 }
 
 /// Adds a record in the transaction that has the lock.

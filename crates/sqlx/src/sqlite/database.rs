@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use semel::{
     core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind},
-    transactional::{BeginResult, Database, Entry, Recorded, Seen, TransactionalStore},
+    transactional::{BeginResult, Database, Entry, Recorded, RecordLookup, TransactionalStore},
 };
 use sqlx::{Error, Executor as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::{
@@ -35,7 +35,7 @@ const WRITE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const SYNCHRONOUS_FULL: i64 = 2;
 
 /// A store whose records are rows of `semel_transactional`.
-pub type SqliteStore = TransactionalStore<SqliteDatabase>;
+pub type SqliteTransactionalStore = TransactionalStore<SqliteDatabase>;
 
 /// Your own database file, through the pool of your program. Clones share it.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl SqliteDatabase {
 
     /// A store on it, for the engine.
     #[must_use]
-    pub fn store(self) -> SqliteStore {
+    pub fn store(self) -> SqliteTransactionalStore {
         TransactionalStore::new(self)
     }
 
@@ -229,13 +229,13 @@ impl Database for SqliteDatabase {
         let _ = transaction.rollback().await;
     }
 
-    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+    async fn look_up(&self, id: &RecordId) -> Result<RecordLookup, StoreError> {
         // In this order: an operation that ends in between has committed its record.
         let running = self.claims.is_taken(id).await?;
         Ok(match self.find_record(id).await? {
-            Some(found) => Seen::Recorded(found),
-            None if running => Seen::Running,
-            None => Seen::Absent,
+            Some(found) => RecordLookup::Recorded(found),
+            None if running => RecordLookup::Running,
+            None => RecordLookup::Absent,
         })
     }
 

@@ -12,7 +12,7 @@ use super::{
 pub(super) enum WorldEvent {
     Arrive(usize),
     /// The store serves a call.
-    Serve(usize, CallSlot, ReplyFate),
+    Serve(usize, CallSlot, ReplyDelivery),
     /// A slow reply arrives.
     Hear(usize, CallSlot),
     /// A call does not reach the store, and its actor gets an error.
@@ -36,7 +36,7 @@ pub(super) enum WorldEvent {
 
 /// What becomes of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplyFate {
+pub(super) enum ReplyDelivery {
     Prompt,
     Slow,
     Lost,
@@ -77,7 +77,7 @@ pub(super) fn actions(setup: &Setup, world: &World) -> Vec<WorldEvent> {
             calls(world, number, slot, &mut actions);
         }
         actions.extend((0..actor.late.len()).map(|at| WorldEvent::ComeLate(number, at)));
-        alarms(world, number, &mut actions);
+        due_ticks(world, number, &mut actions);
         runs(setup, actor, number, &mut actions);
         if actor.life == RequestPhase::Active && world.left.crashes > 0 {
             actions.push(WorldEvent::Crash(number));
@@ -110,9 +110,9 @@ fn calls(world: &World, number: usize, slot: CallSlot, actions: &mut Vec<WorldEv
         }
         return;
     }
-    actions.push(WorldEvent::Serve(number, slot, ReplyFate::Prompt));
+    actions.push(WorldEvent::Serve(number, slot, ReplyDelivery::Prompt));
     if world.left.slow > 0 && slot == CallSlot::Main {
-        actions.push(WorldEvent::Serve(number, slot, ReplyFate::Slow));
+        actions.push(WorldEvent::Serve(number, slot, ReplyDelivery::Slow));
     }
     if world.left.late > 0 && call.request != StoreRequest::Look {
         actions.push(WorldEvent::GiveUp(number, slot));
@@ -121,7 +121,7 @@ fn calls(world: &World, number: usize, slot: CallSlot, actions: &mut Vec<WorldEv
         return;
     }
     if call.request != StoreRequest::Look {
-        actions.push(WorldEvent::Serve(number, slot, ReplyFate::Lost));
+        actions.push(WorldEvent::Serve(number, slot, ReplyDelivery::Lost));
     }
     actions.push(WorldEvent::Fail(number, slot, CallFailure::NothingHappened));
     if call.request == StoreRequest::Claim {
@@ -130,10 +130,10 @@ fn calls(world: &World, number: usize, slot: CallSlot, actions: &mut Vec<WorldEv
     }
 }
 
-fn alarms(world: &World, number: usize, actions: &mut Vec<WorldEvent>) {
+fn due_ticks(world: &World, number: usize, actions: &mut Vec<WorldEvent>) {
     let actor = &world.actors[number];
     let Some(flow) = &actor.flow else { return };
-    if flow.alarm().is_some_and(|alarm| alarm <= world.process_time(number)) {
+    if flow.next_tick().is_some_and(|next_tick| next_tick <= world.process_time(number)) {
         actions.push(WorldEvent::Ring(number));
     }
     let owner = actor.joined.map(|owner| &world.actors[owner]);
@@ -168,7 +168,7 @@ fn operator(setup: &Setup, world: &World, actions: &mut Vec<WorldEvent>) {
     if world.ticks < setup.bounds.ticks && world.store.record.is_some() {
         actions.push(WorldEvent::Tick);
     } else if world.ticks < setup.bounds.ticks {
-        // With nothing in the store only a call under way or an alarm notices that time passes.
+        // With an empty store only a pending call or a timer depends on the time.
         let notices = |actor: &Actor| actor.life == RequestPhase::Active;
         if world.actors.iter().any(notices) {
             actions.push(WorldEvent::Tick);

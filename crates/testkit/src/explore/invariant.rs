@@ -47,28 +47,28 @@ macro_rules! invariants {
 }
 
 invariants! {
-    /// No run begins while another is going whose lease, by the store's clock, is alive.
+    /// No execution begins while another runs with a lease that is valid by the store's clock.
     OneRunsAtATime => one_runs_at_a_time,
     /// Unless the route says `rerun`, there is one effect until an owner or operator denies it.
     OneEffect => one_effect,
-    /// An acknowledged answer stays in the record until it expires or is forgotten.
+    /// An acknowledged answer stays in the record until it expires or is deleted.
     AcknowledgedStays => acknowledged_stays,
-    /// Every grant has a higher fence than any before.
+    /// Every grant has a higher fence than all earlier grants.
     FencesRise => fences_rise,
     /// A write with a fence that is not current changes nothing.
     ZombiesAreSilent => zombies_are_silent,
     /// A request that waits, or joined, never runs.
     WaitersWait => waiters_wait,
-    /// A record in flight or held is never absent because time has passed.
+    /// A record in flight or held never disappears by the passage of time.
     UnknownStays => unknown_stays,
-    /// Every client gets one reply, and no living request is left with nothing to wait for.
+    /// Every client gets one reply, and every live request has a pending event.
     EveryClientIsAnswered => every_client_is_answered,
-    /// A lapsed record is held, claimable or failed, as its route says.
+    /// A record with an expired lease is held, claimable or failed, as its route configures.
     LapseIsSettled => lapse_is_settled,
     /// A grant is used or given back: no record is in flight for a request that is done, nor held
     /// for one that never ran.
     GrantsAreNotAbandoned => grants_are_not_abandoned,
-    /// An operator's act changes nothing but what the operator saw.
+    /// An operator's action changes only the state that the operator saw.
     ActsAreNotBlind => acts_are_not_blind,
 }
 
@@ -139,7 +139,7 @@ fn every_client_is_answered(step: &WorldStep<'_>) -> bool {
         let waits_for_something = actor.call.is_some()
             || actor.renewal.is_some()
             || actor.is_running()
-            || flow.alarm().is_some();
+            || flow.next_tick().is_some();
         actor.replies <= 1 && waits_for_something
     })
 }

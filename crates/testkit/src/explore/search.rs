@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    event::{ReplyFate, RunEnd, WorldEvent, actions},
+    event::{ReplyDelivery, RunEnd, WorldEvent, actions},
     hash::Folding,
     invariant::{self, Invariant, WorldStep},
     setup::Setup,
@@ -48,7 +48,7 @@ impl fmt::Display for Violation {
 /// Tries everything that `setup` allows, until an invariant breaks or nothing is left to try.
 ///
 /// Worlds are remembered by a 64-bit hash. Two of a million worlds share one with a chance of 1 in
-/// 30 million, and then a part of the search would be missed, never a false alarm raised.
+/// 30 million, and then a part of the search would be missed, but no false violation would be reported.
 #[must_use]
 pub fn explore(setup: &Setup) -> Explored {
     let exploration = Exploration::new(*setup);
@@ -176,7 +176,7 @@ fn fair(world: &World) -> Option<WorldEvent> {
         for (slot, call) in [(CallSlot::Main, &actor.call), (CallSlot::Renewal, &actor.renewal)] {
             match call.as_ref().map(|call| &call.way) {
                 Some(CallState::Coming(..)) => return Some(WorldEvent::Hear(number, slot)),
-                Some(_) => return Some(WorldEvent::Serve(number, slot, ReplyFate::Prompt)),
+                Some(_) => return Some(WorldEvent::Serve(number, slot, ReplyDelivery::Prompt)),
                 None => {}
             }
         }
@@ -184,7 +184,7 @@ fn fair(world: &World) -> Option<WorldEvent> {
             let kept = WorldEvent::End(number, RunEnd::Kept);
             return Some(if run.effect { kept } else { WorldEvent::TakeEffect(number) });
         }
-        if flow.alarm().is_some_and(|alarm| alarm <= world.process_time(number)) {
+        if flow.next_tick().is_some_and(|next_tick| next_tick <= world.process_time(number)) {
             return Some(WorldEvent::Ring(number));
         }
     }

@@ -128,29 +128,29 @@ impl Bug {
 }
 
 bugs! {
-    /// The store records an answer without looking at the fence.
+    /// The store records an answer without checking the fence.
     CompleteUnfenced,
-    /// The store releases a record without looking at the fence.
+    /// The store releases a record without checking the fence.
     ReleaseUnfenced,
-    /// A lapsed record is taken over by reading it first and swapping it on its fence afterwards.
+    /// A record with an expired lease is taken over by a read, and a compare-and-swap on its fence.
     TakeoverInTwoSteps,
-    /// The store does not know a claim that is asked again by its owner token.
+    /// The store does not recognize a repeated claim by its owner token.
     OwnerTokenIgnored,
-    /// The owner counts its lease from the reply instead of from before it asked.
+    /// The owner counts its lease from the reply instead of from the request.
     LeaseFromReply,
-    /// A waiter that sees the record released claims it.
+    /// A waiter claims the record when it is released.
     WaiterTakesOver,
-    /// A held record is forgotten when its retention has passed.
+    /// A held record is deleted when its retention has passed.
     HeldExpires,
-    /// An operator's act does not name the fence that was seen.
+    /// An operator's action does not check the fence that the operator saw.
     ActIsBlind,
     /// Fences are counted in the record, so that they restart when it is deleted.
     FenceRestarts,
-    /// An answer is acknowledged although the store did not say that it is recorded.
+    /// An answer is acknowledged before the store has confirmed the record.
     AcknowledgedEarly,
-    /// A broken execution is taken for one that was never reached.
+    /// A broken execution counts as never sent.
     BrokenTakenForUnreached,
-    /// A lease never lapses: one time limit serves as lease and as retention.
+    /// A lease never expires: one time limit serves as lease and as retention.
     LeaseNeverLapses,
     /// The driver swallows an error of the store instead of reporting it.
     ErrorSwallowed,

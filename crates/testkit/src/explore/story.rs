@@ -89,7 +89,7 @@ pub(super) fn store_request(store_request: &StoreRequest) -> String {
             RecordAction::Hold => format!("hold with fence {fence}"),
             RecordAction::Forget => format!("forget with fence {fence}"),
         },
-        StoreRequest::Look => "look at the record".to_owned(),
+        StoreRequest::Look => "lookup of the record".to_owned(),
     }
 }
 

@@ -65,7 +65,7 @@ impl Transition<'_> {
     fn take(&mut self, action: WorldEvent) {
         match action {
             WorldEvent::Arrive(actor) => self.arrive(actor),
-            WorldEvent::Serve(actor, slot, fate) => self.serve(actor, slot, fate),
+            WorldEvent::Serve(actor, slot, delivery) => self.serve(actor, slot, delivery),
             WorldEvent::Hear(actor, slot) => self.hear_slow(actor, slot),
             WorldEvent::Fail(actor, slot, failure) => self.lose(actor, slot, failure),
             WorldEvent::GiveUp(actor, slot) => self.give_up(actor, slot),
@@ -236,7 +236,7 @@ impl Transition<'_> {
 
     fn ring(&mut self, actor: usize) {
         let now = self.world.process_time(actor);
-        self.writer.say(|| format!("{}'s alarm rings", name(actor)));
+        self.writer.say(|| format!("{}'s timer fires", name(actor)));
         self.with_flow(actor, |flow| flow.on_tick(now));
     }
 

@@ -59,7 +59,7 @@ pub(super) struct World {
     /// What the operator saw, and has not acted on yet.
     pub(super) seen: Option<(Fence, StateName)>,
     /// What of the bounds is left.
-    pub(super) left: Remaining,
+    pub(super) left: RemainingBounds,
     pub(super) ghost: Ghost,
 }
 
@@ -162,7 +162,7 @@ pub(super) enum RunState {
 
 /// What is left of the [bounds](super::Bounds).
 #[derive(Clone, Copy, Hash)]
-pub(super) struct Remaining {
+pub(super) struct RemainingBounds {
     pub(super) crashes: u8,
     pub(super) losses: u8,
     pub(super) slow: u8,
@@ -195,7 +195,7 @@ impl World {
             store: ModelStore::default(),
             actors: vec![Actor::default(); setup.requests],
             seen: None,
-            left: Remaining {
+            left: RemainingBounds {
                 crashes: bounds.crashes,
                 losses: bounds.losses,
                 slow: bounds.slow,

@@ -458,8 +458,8 @@ static void pause_half(void) {
 
 static int sync_locked(struct file *f) {
     count.syncs++;
-    unsigned long fate = armed() ? chance(100) : 100;
-    if (fate < set.fail_percent) {
+    unsigned long draw = armed() ? chance(100) : 100;
+    if (draw < set.fail_percent) {
         count.failed++;
         /* As Linux does: the pages are marked clean though they never reached the disk. A
          * truncation is metadata in the journal and stays due. */
@@ -467,7 +467,7 @@ static int sync_locked(struct file *f) {
         return EIO;
     }
     harden(f);
-    if (fate < set.fail_percent + set.ambiguous_percent) {
+    if (draw < set.fail_percent + set.ambiguous_percent) {
         count.ambiguous++;
         return EIO;
     }

@@ -1,6 +1,6 @@
 //! Plain file operations on the simulated disk, whose durable outcome is known exactly.
 
-use crate::{Disk, again, shim};
+use crate::{Disk, rerun, shim};
 use semel_testkit::powercut::{self, AfterFailedSync, Options, Stats};
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -95,7 +95,7 @@ fn more_ranges_than_the_table_holds_are_synced_all_the_same() {
 
 /// Performs one of the operations below in a child, on a disk that forgets.
 fn operate(disk: &Disk, operation: &str, options: &Options) {
-    let mut command = again("files::files_child");
+    let mut command = rerun("files::files_child");
     command.env(DIRECTORY, disk.watch()).env(OPERATION, operation);
     shim().apply(&mut command, options).unwrap();
     let run = command.output().unwrap();

@@ -1,9 +1,9 @@
-//! The simulated disk, checked twice over: by plain file operations whose durable state is known,
-//! and by `SQLite`, which must keep every acknowledged commit with `synchronous=FULL` and must be
-//! caught losing some with less.
+//! Tests of the simulated disk: with plain file operations whose durable state is known, and with
+//! `SQLite`, which must keep every acknowledged commit with `synchronous=FULL` and must lose some
+//! with a weaker setting.
 //!
-//! The children are this binary again: the tests called `*_child` do nothing unless the parent
-//! has set their variable. Elsewhere than on a 64-bit Linux there is nothing to test.
+//! The children run this binary: the tests called `*_child` do nothing unless the parent has set
+//! their variable. The tests need a 64-bit Linux.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic and report")]
 
@@ -19,10 +19,10 @@ use std::process::Command;
 const BUILD: &str = "POWERCUT_TEST_BUILD";
 
 #[test]
-fn a_missing_compiler_is_named() {
+fn a_missing_compiler_is_reported() {
     let empty = tempfile::tempdir().unwrap();
     let run =
-        again("build_child").env(BUILD, empty.path()).env("PATH", empty.path()).output().unwrap();
+        rerun("build_child").env(BUILD, empty.path()).env("PATH", empty.path()).output().unwrap();
     let text = String::from_utf8_lossy(&run.stdout);
     assert!(text.contains("need a C compiler called `cc`"), "{text}");
 }
@@ -30,11 +30,11 @@ fn a_missing_compiler_is_named() {
 #[test]
 fn build_child() {
     let Some(dir) = env::var_os(BUILD).map(PathBuf::from) else { return };
-    say(&Shim::build(&dir).unwrap_err().to_string());
+    write_line(&Shim::build(&dir).unwrap_err().to_string());
 }
 
 #[test]
-fn overlapping_directories_and_impossible_chances_are_refused() {
+fn overlapping_directories_and_percentages_above_100_are_refused() {
     let disk = Disk::new();
     let refused = |options: &Options| {
         shim().apply(&mut Command::new("true"), options).unwrap_err().kind()
@@ -75,14 +75,14 @@ fn shim() -> Shim {
     Shim::build(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
 }
 
-/// This binary, to run one of the tests called `*_child` only.
-fn again(test: &str) -> Command {
+/// A command that runs one of the `*_child` tests of this binary.
+fn rerun(test: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);
     command
 }
 
-/// One line to the parent, in one write.
-fn say(line: &str) {
+/// Writes one line to the parent, in one write.
+fn write_line(line: &str) {
     io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }

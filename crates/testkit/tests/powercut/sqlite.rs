@@ -1,7 +1,7 @@
 //! `SQLite` on the simulated disk: what was acknowledged is there after the power cut, as long as
 //! it syncs; and the simulation notices if it does not.
 
-use crate::{Disk, again, say, shim};
+use crate::{Disk, rerun, shim, write_line};
 use rusqlite::Connection;
 use semel_testkit::powercut::{self, AfterFailedSync, Inject, Options, Stats};
 use std::env;
@@ -168,7 +168,7 @@ impl Disk {
     /// said until its end counts, even after the decision to kill it.
     fn run(&self, life: Life, options: &Options) -> Run {
         powercut::after_cut(&self.shadow(), &self.watch()).unwrap();
-        let mut command = again("sqlite::sqlite_child");
+        let mut command = rerun("sqlite::sqlite_child");
         command.env(DATABASE, self.watch().join("test.db")).env(SYNCHRONOUS, life.synchronous);
         command.env(THREADS, life.threads.to_string());
         command.env(CHECKPOINT_PAGES, life.checkpoint_pages.to_string());
@@ -258,7 +258,7 @@ fn sqlite_child() {
     let Some(path) = env::var_os(DATABASE).map(PathBuf::from) else { return };
     let synchronous = env::var_os(SYNCHRONOUS).unwrap().into_string().unwrap();
     let threads = number(THREADS);
-    say("");
+    write_line("");
     // Closed again before the writers start, which checkpoints and deletes the log.
     let first = next_id(&open(&path).unwrap());
     thread::scope(|scope| {
@@ -279,9 +279,9 @@ fn commit_all(path: &Path, synchronous: &str, ids: impl Iterator<Item = i64>) {
         }
         let insert = "INSERT INTO kept VALUES (?1, CAST(?1 AS TEXT) || hex(zeroblob(400)))";
         if database.execute(insert, [id]).is_ok() {
-            say(&format!("ack {id}"));
+            write_line(&format!("ack {id}"));
         } else {
-            say(&format!("failed {id}"));
+            write_line(&format!("failed {id}"));
             if env::var_os(STOP_AT_FAILURE).is_some() {
                 thread::sleep(Duration::from_secs(60));
             }

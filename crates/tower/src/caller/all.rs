@@ -4,27 +4,27 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{CallerRefusal, CallerRule, Callers, Identified, bounded, first};
+use super::{CallerExtractor, CallerRefusal, Callers, Identified, bounded, first};
 use semel::core::Caller;
 
 /// One of several rules that name a caller in combination.
 #[derive(Clone, Debug)]
-pub(super) struct CallerPart {
+pub(super) struct CallerComponent {
     /// The first of these that finds anything counts.
-    rules: Vec<CallerRule>,
+    rules: Vec<CallerExtractor>,
     /// Whether a request without it can have a caller.
     optional: bool,
 }
 
-impl CallerPart {
+impl CallerComponent {
     pub(super) fn may_be_anonymous(&self) -> bool {
-        self.rules.iter().any(CallerRule::may_be_anonymous)
+        self.rules.iter().any(CallerExtractor::may_be_anonymous)
     }
 
     /// The token verifiers of its rules.
     #[cfg(feature = "jwt")]
     pub(super) fn verifiers(&self) -> Vec<&super::JwtVerifier> {
-        self.rules.iter().flat_map(CallerRule::verifiers).collect()
+        self.rules.iter().flat_map(CallerExtractor::verifiers).collect()
     }
 }
 
@@ -61,11 +61,11 @@ impl Callers {
 
     fn join(mut self, other: Self, optional: bool) -> Self {
         let mut parts = match &mut self.rules[..] {
-            [CallerRule::All(parts)] => std::mem::take(parts),
-            _ => vec![CallerPart { rules: std::mem::take(&mut self.rules), optional: false }],
+            [CallerExtractor::All(parts)] => std::mem::take(parts),
+            _ => vec![CallerComponent { rules: std::mem::take(&mut self.rules), optional: false }],
         };
-        parts.push(CallerPart { rules: other.rules, optional });
-        self.rules = vec![CallerRule::All(parts)];
+        parts.push(CallerComponent { rules: other.rules, optional });
+        self.rules = vec![CallerExtractor::All(parts)];
         self.named.extend(other.named);
         self
     }
@@ -73,7 +73,7 @@ impl Callers {
 
 /// The caller of a request, if every required part is found.
 pub(super) fn identify(
-    joined: &[CallerPart],
+    joined: &[CallerComponent],
     parts: &Parts,
     callers: &Callers,
 ) -> Result<Option<Identified>, CallerRefusal> {
@@ -101,9 +101,9 @@ fn name(found: Option<&Identified>) -> Cow<'_, str> {
 }
 
 /// What a client must send, for an error about missing parts.
-pub(super) fn expects(parts: &[CallerPart]) -> Option<String> {
+pub(super) fn expects(parts: &[CallerComponent]) -> Option<String> {
     let expected = parts.iter().filter(|part| !part.optional).filter_map(|part| {
-        let rules: Vec<String> = part.rules.iter().filter_map(CallerRule::expects).collect();
+        let rules: Vec<String> = part.rules.iter().filter_map(CallerExtractor::expects).collect();
         (!rules.is_empty()).then(|| rules.join(" or "))
     });
     let expected: Vec<String> = expected.collect();

@@ -16,7 +16,7 @@ use super::{
     CallerFailure, CallerRefusal, Callers, Identification, authorization, bounded, jwks::KeyLookup,
     named_caller, only_line,
 };
-use crate::{Jwks, caller::CallerRule};
+use crate::{Jwks, caller::CallerExtractor};
 
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -216,7 +216,7 @@ impl Callers {
     /// A bearer token that is not a JSON Web Token is left to the next rule.
     #[must_use]
     pub fn jwt(verifier: &JwtVerifier) -> Self {
-        Self::one(CallerRule::Jwt(verifier.clone()), Some(header::AUTHORIZATION))
+        Self::one(CallerExtractor::Jwt(verifier.clone()), Some(header::AUTHORIZATION))
     }
 }
 

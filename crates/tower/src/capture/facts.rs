@@ -11,7 +11,7 @@ use crate::{
         IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME,
         IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED, SHOULD_RETRY,
     },
-    upstream_problem::StatedProblem,
+    upstream_problem::DeclaredProblem,
 };
 
 /// What an answer declares in its head.
@@ -21,7 +21,7 @@ pub(crate) struct ResponseFacts {
     /// The verdict that the service declares.
     said: Option<Verdict>,
     /// The problem of another Semel that the head declares.
-    problem: Option<StatedProblem>,
+    problem: Option<DeclaredProblem>,
     /// Whether it carries `Retry-After` or `x-should-retry: true`.
     asks_for_retry: bool,
     pub(super) grpc: bool,
@@ -47,7 +47,7 @@ impl ResponseFacts {
         // without trailers, which leaves the record held.
         let grpc = grpc_request && grpc::has_grpc_type(&parts.headers);
         let grpc_status = if grpc { grpc::status(&parts.headers) } else { None };
-        let problem = StatedProblem::of(parts);
+        let problem = DeclaredProblem::of(parts);
         if problem.is_none() {
             parts.headers.remove(IDEMPOTENCY_PROBLEM);
         }

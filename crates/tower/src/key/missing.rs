@@ -3,7 +3,7 @@
 use http::HeaderName;
 use semel::core::Problem;
 
-use super::{KeyRule, KeySource, json};
+use super::{KeyLocation, KeyRule, json};
 use crate::refusal::RequestRefusal;
 
 impl KeyRule {
@@ -19,7 +19,7 @@ impl KeyRule {
     }
 }
 
-impl KeySource {
+impl KeyLocation {
     fn describe(&self, grpc: bool) -> String {
         match self {
             Self::Header(name) if grpc => format!("send the metadata {name}"),

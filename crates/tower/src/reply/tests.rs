@@ -4,7 +4,7 @@ use http_body_util::{BodyExt, Full};
 use semel::core::OnUnknown;
 
 use super::*;
-use crate::{Callers, capture::encode::problem_answer, config::Config};
+use crate::{Callers, capture::encode::problem_answer, config::LayerConfig};
 
 type Answered = Response<Body<Full<Bytes>>>;
 
@@ -72,7 +72,7 @@ async fn a_detail_takes_the_place_of_the_general_one() {
 fn a_problem_links_to_its_documentation() {
     let semel = semel::Semel::new(semel::MemoryStore::new());
     let scope = semel::core::Scope::new("test").unwrap();
-    let mut config = Config::new(semel, scope, Callers::anonymous());
+    let mut config = LayerConfig::new(semel, scope, Callers::anonymous());
     config.set_docs("https://example.org/retries#keys");
     for grpc in [false, true] {
         let responder = Responder { docs: config.docs.as_ref(), grpc, inbox: false, retry: HOLD };

@@ -45,11 +45,11 @@ impl std::fmt::Display for SignatureError {
                  whsec_ secret",
             ),
             Self::TemplateWithoutBody => {
-                f.write_str("what is signed must contain {body} exactly once")
+                f.write_str("the signed text must contain {body} exactly once")
             }
-            Self::TemplateUnknown => {
-                f.write_str("what is signed may contain {body} and {timestamp}, and no other brace")
-            }
+            Self::TemplateUnknown => f.write_str(
+                "the signed text may contain {body} and {timestamp}, and no other brace",
+            ),
             Self::TimestampUnsigned => f.write_str(
                 "a timestamp proves nothing unless it is signed: name its header, and write \
                  {timestamp} in what is signed",

@@ -12,14 +12,14 @@ use semel::{
     Semel,
     core::{OnStoreDown, OnUnknown, Policy, Problem, RetryContext, Scope},
 };
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::{Callers, IdempotencyLayer, NeverReached, RecordContent, Streaming, refusal};
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, wait_until};
 
 /// The response of an inner Semel for this problem.
-fn behind(problem: Problem) -> Response<semel_tower::Body<Body>> {
+fn answer_of_inner_semel(problem: Problem) -> Response<semel_tower::Body<Body>> {
     refusal(problem, false, RetryContext::guarded(OnUnknown::Hold))
 }
 
@@ -50,7 +50,7 @@ async fn a_final_problem_is_final_when_it_is_replayed_too() {
     let mut service = harness.service(|_| Err(std::fmt::Error));
     service.call(charge("k", ORDER)).await.unwrap();
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(500, "operation-failed");
+    answer.assert_problem(500, "operation-failed");
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     assert!(answer.is_replayed());
 }
@@ -60,7 +60,7 @@ async fn what_never_ran_is_retried() {
     let harness = Harness::new();
     let mut service = harness.service(|_| Err(NeverReached));
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(502, "upstream-unreachable");
+    answer.assert_problem(502, "upstream-unreachable");
     assert_eq!(answer.header("stripe-should-retry"), Some("true"));
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
@@ -95,9 +95,10 @@ async fn a_problem_of_a_semel_behind_is_recognized_and_passed_on() {
         (Problem::OperationFailed, 1),
     ] {
         let harness = Harness::new();
-        let app = harness.app(move |_| async move { behind(problem).into_response() });
+        let app =
+            harness.app(move |_| async move { answer_of_inner_semel(problem).into_response() });
         let first = send(&app, charge("k", ORDER)).await;
-        first.is_problem(problem.status(), problem.slug());
+        first.assert_problem(problem.status(), problem.slug());
         assert_eq!(first.header("idempotency-problem"), Some(problem.slug()));
         send(&app, charge("k", ORDER)).await;
         assert_eq!(harness.runs(), runs, "{problem:?}");
@@ -107,10 +108,11 @@ async fn a_problem_of_a_semel_behind_is_recognized_and_passed_on() {
 #[tokio::test]
 async fn a_final_problem_of_a_semel_behind_is_final_in_the_replay_too() {
     let harness = Harness::new();
-    let app = harness.app(|_| async { behind(Problem::OperationFailed).into_response() });
+    let app =
+        harness.app(|_| async { answer_of_inner_semel(Problem::OperationFailed).into_response() });
     for replayed in [false, true] {
         let answer = send(&app, charge("k", ORDER)).await;
-        answer.is_problem(500, "operation-failed");
+        answer.assert_problem(500, "operation-failed");
         assert_eq!(answer.header("idempotency-problem"), Some("operation-failed"));
         assert_eq!(answer.header("stripe-should-retry"), Some("false"));
         assert_eq!(answer.is_replayed(), replayed);
@@ -123,13 +125,13 @@ async fn a_stream_is_no_problem() {
     let harness = Harness::new();
     let app = harness.app(|_| async {
         // One without `Retry-After`, which frees the key by itself.
-        let mut response = behind(Problem::KeyReused).into_response();
+        let mut response = answer_of_inner_semel(Problem::KeyReused).into_response();
         response.extensions_mut().insert(Streaming);
         response
     });
     let first = send(&app, charge("k", ORDER)).await;
     assert_eq!((first.status.as_u16(), first.header("idempotency-problem")), (422, None));
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -173,7 +175,7 @@ fn passing() -> Harness {
         ..Policy::default()
     };
     let harness = Harness::new().policy(policy);
-    harness.store.set(Verb::Claim, Weather::Away);
+    harness.store.set(StoreCall::Claim, StoreCondition::Unavailable);
     harness
 }
 
@@ -185,7 +187,7 @@ async fn an_unguarded_run_is_marked_for_its_client() {
         let answer = send(&app, charge("k", ORDER)).await;
         assert_eq!((answer.text(), answer.header("idempotency-guarded")), (run, Some("false")));
     }
-    harness.store.set(Verb::Claim, Weather::Fair);
+    harness.store.set(StoreCall::Claim, StoreCondition::Available);
     // The recovery of the store is noticed within a second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let guarded = send(&app, charge("other", ORDER)).await;
@@ -198,14 +200,14 @@ async fn an_unguarded_run_is_marked_for_its_client() {
 async fn an_unguarded_run_is_recorded_as_its_route_configures() {
     for (content, replay) in [(RecordContent::Full, 200), (RecordContent::Status, 410)] {
         let harness = passing();
-        harness.store.set(Verb::Claim, Weather::Deaf);
+        harness.store.set(StoreCall::Claim, StoreCondition::ReplyLost);
         let headers = [("x-balance", "4242")];
         let app = harness
             .app_with(harness.layer().record(content), move |_| async move { (headers, "4242") });
         let first = send(&app, charge("k", ORDER)).await;
         assert_eq!((first.text(), first.header("x-balance")), ("4242", Some("4242")));
         assert_eq!(first.header("idempotency-guarded"), Some("false"));
-        harness.store.set(Verb::Claim, Weather::Fair);
+        harness.store.set(StoreCall::Claim, StoreCondition::Available);
         assert_eq!(harness.semel.drain(Duration::from_secs(30)).await, 0);
         let second = send(&app, charge("k", ORDER)).await;
         assert_eq!(second.status.as_u16(), replay);
@@ -218,17 +220,17 @@ async fn an_unguarded_run_is_recorded_as_its_route_configures() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_joins_an_unguarded_run_gets_advice_too() {
     let (harness, gate) = (passing(), Gate::new());
-    let app = harness.app_behind(&gate);
+    let app = harness.app_blocked_on(&gate);
     let first = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     let joined = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.semel.waiting() == 1).await;
+    wait_until(|| harness.semel.waiting() == 1).await;
     gate.open();
     for answer in [first.await.unwrap(), joined.await.unwrap()] {
         assert_eq!((answer.status.as_u16(), answer.text()), (201, "1"));
@@ -242,7 +244,7 @@ async fn a_timeout_without_a_store_is_marked_too() {
     let harness = passing();
     let mut service = harness.service(|_| Err(std::fmt::Error));
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(504, "upstream-timeout");
+    answer.assert_problem(504, "upstream-timeout");
     assert_eq!(answer.header("idempotency-guarded"), Some("false"));
     assert_eq!(answer.header("x-should-retry"), Some("false"));
 }
@@ -251,12 +253,12 @@ async fn a_timeout_without_a_store_is_marked_too() {
 async fn an_unrecorded_answer_is_requested_again() {
     let harness = Harness::new();
     let app = harness.app(|_| async { "charged" });
-    harness.store.set(Verb::Record, Weather::Away);
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
     let answer = send(&app, charge("k", ORDER)).await;
-    answer.is_problem(504, "outcome-unknown");
+    answer.assert_problem(504, "outcome-unknown");
     assert_eq!(answer.header("x-should-retry"), Some("true"));
     assert_eq!(answer.header("retry-after-ms"), Some("1000"));
-    harness.store.set(Verb::Record, Weather::Fair);
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(send(&app, charge("k", ORDER)).await.is_replayed());
 }

@@ -53,10 +53,10 @@ async fn a_credential_that_changes_is_refused_and_nothing_runs() {
     let layer = IdempotencyLayer::new(&harness.semel, Scope::new("payments").unwrap(), callers);
     let app = harness.app_with(layer, |_| async { "ok" });
     for value in ["Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln", "Digest a=b"] {
-        send(&app, by("authorization", value)).await.is_problem(403, "caller-unidentified");
+        send(&app, by("authorization", value)).await.assert_problem(403, "caller-unidentified");
     }
     let answer = send(&app, by("x-api-key", "one")).await;
-    answer.is_problem(403, "caller-unidentified");
+    answer.assert_problem(403, "caller-unidentified");
     assert!(answer.text().contains("x-api-key"));
     assert_eq!(harness.runs(), 0);
 }
@@ -88,7 +88,7 @@ async fn a_name_that_cannot_be_used_is_not_anonymous() {
         let mut request = charge("k", ORDER);
         let name = HeaderValue::from_bytes(name.as_bytes()).unwrap();
         request.headers_mut().insert("x-tenant", name);
-        send(&app, request).await.is_problem(403, "caller-unidentified");
+        send(&app, request).await.assert_problem(403, "caller-unidentified");
     }
     assert_eq!(harness.runs(), 0);
 }
@@ -107,6 +107,6 @@ async fn the_header_of_the_key_is_no_credential() {
     assert_eq!(send(&app, request()).await.text(), "1");
     assert!(send(&app, request()).await.is_replayed());
     let other = harness.app(|run| async move { run.to_string() });
-    send(&other, by("x-order-key", "o-1")).await.is_problem(403, "caller-unidentified");
+    send(&other, by("x-order-key", "o-1")).await.assert_problem(403, "caller-unidentified");
     assert_eq!(harness.runs(), 1);
 }

@@ -130,7 +130,7 @@ async fn a_call_that_still_runs_is_aborted_with_pushback() {
         let gate = gate.clone();
         move |_| {
             let gate = gate.clone();
-            async move { gate.pass().await }
+            async move { gate.wait_open().await }
         }
     };
     let app = axum::Router::new().fallback({
@@ -145,7 +145,7 @@ async fn a_call_that_still_runs_is_aborted_with_pushback() {
         let app = app.clone();
         async move { crate::harness::send(&app, unary("k")).await }
     });
-    crate::harness::until(|| harness.runs() == 1).await;
+    crate::harness::wait_until(|| harness.runs() == 1).await;
     let second = crate::harness::send(&app, unary("k")).await;
     assert_eq!(second.header("grpc-status"), Some("10"));
     assert_eq!(second.header("grpc-retry-pushback-ms"), Some("1000"));

@@ -3,9 +3,9 @@
 use std::{future::Future, pin::pin, task::Poll};
 
 use http::StatusCode;
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, ORDER, begin, charge, data, send, stream, until};
+use crate::harness::{Gate, Harness, ORDER, begin, charge, data, send, stream, wait_until};
 
 /// Polls a request once and drops it.
 async fn hang_up<T>(request: impl Future<Output = T>) {
@@ -25,7 +25,7 @@ async fn while_its_body_is_read() {
     frames.send(data("{\"amount\":")).await.unwrap();
     hang_up(begin(&app, charge("k", "").map(|_| body))).await;
     assert!(frames.is_closed(), "reading has stopped");
-    assert_eq!((harness.semel.in_flight(), harness.store.count(Verb::Claim)), (0, 0));
+    assert_eq!((harness.semel.in_flight(), harness.store.count(StoreCall::Claim)), (0, 0));
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.is_replayed()), ("1", false));
     assert_eq!(harness.runs(), 1);
@@ -36,9 +36,9 @@ async fn before_the_claim_is_asked() {
     let harness = Harness::new();
     let app = harness.app(|run| async move { run.to_string() });
     hang_up(begin(&app, charge("k", ORDER))).await;
-    assert_eq!(harness.store.count(Verb::Claim), 0);
-    until(|| harness.runs() == 1).await;
-    until(|| harness.semel.in_flight() == 0).await;
+    assert_eq!(harness.store.count(StoreCall::Claim), 0);
+    wait_until(|| harness.runs() == 1).await;
+    wait_until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.is_replayed(), harness.runs()), ("1", true, 1));
 }
@@ -47,11 +47,11 @@ async fn before_the_claim_is_asked() {
 async fn before_the_claim_is_granted() {
     let harness = Harness::new();
     let app = harness.app(|run| async move { run.to_string() });
-    harness.store.set(Verb::Claim, Weather::Stuck);
+    harness.store.set(StoreCall::Claim, StoreCondition::Hanging);
     hang_up(begin(&app, charge("k", ORDER))).await;
-    harness.store.set(Verb::Claim, Weather::Fair);
-    until(|| harness.runs() == 1).await;
-    until(|| harness.semel.in_flight() == 0).await;
+    harness.store.set(StoreCall::Claim, StoreCondition::Available);
+    wait_until(|| harness.runs() == 1).await;
+    wait_until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.is_replayed()), ("1", true));
 }
@@ -59,11 +59,11 @@ async fn before_the_claim_is_granted() {
 #[tokio::test]
 async fn while_the_handler_runs() {
     let (harness, gate) = (Harness::new(), Gate::new());
-    let app = harness.app_behind(&gate);
+    let app = harness.app_blocked_on(&gate);
     hang_up(begin(&app, charge("k", ORDER))).await;
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     gate.open();
-    until(|| harness.semel.in_flight() == 0).await;
+    wait_until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "1"));
     assert!(answer.is_replayed());
@@ -74,16 +74,16 @@ async fn while_the_handler_runs() {
 async fn while_the_answer_is_recorded() {
     let harness = Harness::new();
     let app = harness.app(|run| async move { run.to_string() });
-    harness.store.set(Verb::Record, Weather::Stuck);
+    harness.store.set(StoreCall::Finish, StoreCondition::Hanging);
     let request = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.store.count(Verb::Record) == 1).await;
+    wait_until(|| harness.store.count(StoreCall::Finish) == 1).await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled(), "nothing went out before it was durable");
-    harness.store.set(Verb::Record, Weather::Fair);
-    until(|| harness.semel.in_flight() == 0).await;
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
+    wait_until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.is_replayed(), harness.runs()), ("1", true, 1));
 }
@@ -91,12 +91,12 @@ async fn while_the_answer_is_recorded() {
 #[tokio::test]
 async fn a_joined_request_that_disconnects_affects_no_other() {
     let (harness, gate) = (Harness::new(), Gate::new());
-    let app = harness.app_behind(&gate);
+    let app = harness.app_blocked_on(&gate);
     let first = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     hang_up(begin(&app, charge("k", ORDER))).await;
     gate.open();
     assert_eq!(first.await.unwrap().text(), "1");

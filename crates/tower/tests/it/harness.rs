@@ -19,7 +19,7 @@ use semel::{
     MemoryStore, Semel,
     core::{Policy, Scope},
 };
-use semel_testkit::unsteady::Unsteady;
+use semel_testkit::flaky_store::FlakyStore;
 use semel_tower::{Callers, IdempotencyLayer};
 use tokio::sync::{Semaphore, mpsc};
 use tower_layer::Layer;
@@ -29,7 +29,7 @@ use tower_service::Service;
 #[derive(Clone)]
 pub(crate) struct Harness {
     pub(crate) semel: Semel,
-    pub(crate) store: Unsteady,
+    pub(crate) store: FlakyStore,
     pub(crate) policy: Policy,
     runs: Arc<AtomicU32>,
 }
@@ -38,16 +38,16 @@ impl Harness {
     /// On a store in memory, on tokio's clock.
     pub(crate) fn new() -> Self {
         let origin = tokio::time::Instant::now();
-        Self::on(Unsteady::new(MemoryStore::with_clock(move || origin.elapsed())))
+        Self::on(FlakyStore::new(MemoryStore::with_clock(move || origin.elapsed())))
     }
 
-    pub(crate) fn on(store: Unsteady) -> Self {
+    pub(crate) fn on(store: FlakyStore) -> Self {
         let semel = Semel::new(store.clone());
         Self { semel, store, policy: Policy::default(), runs: Arc::default() }
     }
 
     /// A second process on the same store.
-    pub(crate) fn neighbour(&self) -> Self {
+    pub(crate) fn second_process(&self) -> Self {
         Self { semel: Semel::new(self.store.clone()), ..self.clone() }
     }
 
@@ -84,12 +84,12 @@ impl Harness {
 
     /// A guarded `POST /charges` that waits for the gate and then answers with the number of its
     /// run.
-    pub(crate) fn app_behind(&self, gate: &Gate) -> Router {
+    pub(crate) fn app_blocked_on(&self, gate: &Gate) -> Router {
         let gate = gate.clone();
         self.app(move |run| {
             let gate = gate.clone();
             async move {
-                gate.pass().await;
+                gate.wait_open().await;
                 (StatusCode::CREATED, run.to_string())
             }
         })
@@ -196,7 +196,7 @@ impl Answer {
     }
 
     #[track_caller]
-    pub(crate) fn is_problem(&self, status: u16, slug: &str) {
+    pub(crate) fn assert_problem(&self, status: u16, slug: &str) {
         assert_eq!((self.status.as_u16(), self.problem().as_str()), (status, slug));
     }
 }
@@ -224,14 +224,14 @@ pub(crate) fn charge(key: &str, body: &'static str) -> Request<Body> {
 pub(crate) const ORDER: &str = r#"{"amount":100,"to":"zoe"}"#;
 
 /// Waits until `condition` holds.
-pub(crate) async fn until(condition: impl Fn() -> bool) {
+pub(crate) async fn wait_until(condition: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if condition() {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
-    panic!("it never happened");
+    panic!("timed out waiting for a condition");
 }
 
 /// Closed until it is opened.
@@ -247,7 +247,7 @@ impl Gate {
         self.0.add_permits(1000);
     }
 
-    pub(crate) async fn pass(&self) {
+    pub(crate) async fn wait_open(&self) {
         self.0.acquire().await.unwrap().forget();
     }
 }

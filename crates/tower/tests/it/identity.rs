@@ -40,7 +40,7 @@ async fn another_hosts_request_is_never_answered_with_this_ones_answer() {
     let harness = Harness::new();
     let app = numbered(&harness, harness.layer());
     assert_eq!(run(&send(&app, with(&[("host", "shop-a.example")])).await), ("1", false));
-    send(&app, with(&[("host", "shop-b.example")])).await.is_problem(422, "key-reused");
+    send(&app, with(&[("host", "shop-b.example")])).await.assert_problem(422, "key-reused");
     let spelled = with(&[("host", "SHOP-A.example.:8443")]);
     assert_eq!(run(&send(&app, spelled).await), ("1", true), "one host has one spelling");
     let mut absolute = with(&[("host", "shop-b.example")]);
@@ -77,7 +77,7 @@ async fn the_forwarded_host_counts_behind_a_proxy_that_is_trusted() {
     let harness = Harness::new();
     let app = numbered(&harness, harness.layer().forwarded_host());
     assert_eq!(run(&send(&app, with(&one)).await), ("1", false));
-    send(&app, with(&other)).await.is_problem(422, "key-reused");
+    send(&app, with(&other)).await.assert_problem(422, "key-reused");
     let layer = harness.layer().callers(Callers::host()).forwarded_host();
     let app = numbered(&harness, layer);
     assert_eq!(run(&send(&app, with(&one)).await), ("2", false));
@@ -94,7 +94,7 @@ async fn a_header_that_a_route_lists_counts() {
     assert_eq!(run(&send(&app, account("acct_1")).await), ("1", false));
     assert_eq!(run(&send(&app, account(" acct_1 ")).await), ("1", true));
     for other in [account("acct_2"), account(""), with(&[])] {
-        send(&app, other).await.is_problem(422, "key-reused");
+        send(&app, other).await.assert_problem(422, "key-reused");
     }
     assert_eq!(harness.runs(), 1);
 }
@@ -108,7 +108,7 @@ async fn each_host_has_keys_of_its_own_where_hosts_are_callers() {
         assert_eq!(run(&send(&app, shop(host)).await), (number, false));
         assert_eq!(run(&send(&app, shop(host)).await), (number, true));
     }
-    send(&app, shop("10.0.0.7")).await.is_problem(403, "caller-unidentified");
+    send(&app, shop("10.0.0.7")).await.assert_problem(403, "caller-unidentified");
     assert_eq!(harness.runs(), 2);
 }
 
@@ -132,7 +132,7 @@ async fn each_account_of_one_credential_has_keys_of_its_own() {
         }
     }
     let unidentified = send(&app, with(&[("stripe-account", "acct_1")])).await;
-    unidentified.is_problem(403, "caller-unidentified");
+    unidentified.assert_problem(403, "caller-unidentified");
     assert!(unidentified.text().contains("Authorization"), "{}", unidentified.text());
     assert_eq!(harness.runs(), 4);
 }
@@ -161,10 +161,10 @@ async fn a_key_in_the_body_may_be_several_members_of_any_text() {
         }
     }
     let incomplete = send(&app, in_body(&[], r#"{"contest":"c","user":"u"}"#)).await;
-    incomplete.is_problem(400, "key-malformed");
+    incomplete.assert_problem(400, "key-malformed");
     assert!(incomplete.text().contains("/entry is missing"));
     let none = send(&app, in_body(&[], "{}")).await;
-    none.is_problem(400, "key-missing");
+    none.assert_problem(400, "key-missing");
     assert!(none.text().contains("/contest, /user and /entry"), "{}", none.text());
     assert!(!none.text().contains("Idempotency-Key"), "{}", none.text());
     assert_eq!(harness.runs(), 3);

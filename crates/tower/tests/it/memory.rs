@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use semel::{Event, EventKind, MemoryStore, Observer, Semel, Sender};
 use semel_tower::{MemoryBudget, PeerMemory};
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, stream, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, stream, wait_until};
 
 /// The share of one peer in the half for answers.
 const SHARE: usize = 100_000;
@@ -45,7 +45,7 @@ async fn answers_count_until_they_are_taken_and_only_their_peer_is_refused() {
     }
     assert_eq!(budget.used(), SHARE);
     let refused = send(&app, from(&hog, charge("k4", ORDER))).await;
-    refused.is_problem(503, "too-many-in-flight");
+    refused.assert_problem(503, "too-many-in-flight");
     assert!(refused.header("retry-after").is_some());
     assert_eq!(harness.runs(), 4, "what is refused has not run");
     let other = send(&app, from(&innocent, charge("k5", ORDER))).await;
@@ -67,7 +67,7 @@ async fn replays_count_and_are_refused_rather_than_lost() {
         begin(&app, from(&peer, charge("k", ORDER))).await,
     ];
     assert_eq!(budget.used(), SHARE / 2);
-    send(&app, from(&peer, charge("k", ORDER))).await.is_problem(503, "too-many-in-flight");
+    send(&app, from(&peer, charge("k", ORDER))).await.assert_problem(503, "too-many-in-flight");
     for replay in untaken {
         let replay = Answer::read(replay).await;
         assert!(replay.is_replayed());
@@ -140,7 +140,7 @@ async fn an_answer_without_memory_reaches_its_client_and_its_operation_runs_once
         let (app, request) = (app.clone(), from(&peer, charge(key, ORDER)));
         tokio::spawn(async move { begin(&app, request).await })
     });
-    until(|| harness.runs() == 2).await;
+    wait_until(|| harness.runs() == 2).await;
     gate.open();
     // The first is not taken, so the second waits in vain.
     let mut answers = Vec::new();
@@ -178,8 +178,8 @@ async fn a_body_counts_while_it_is_read() {
         async move { send(&app, request).await }
     });
     frames.send(Ok(Frame::data(vec![b'x'; SHARE / 2].into()))).await.unwrap();
-    until(|| budget.used() == SHARE / 2).await;
-    send(&app, large("b", whole())).await.is_problem(503, "too-many-in-flight");
+    wait_until(|| budget.used() == SHARE / 2).await;
+    send(&app, large("b", whole())).await.assert_problem(503, "too-many-in-flight");
     drop(frames);
     assert_eq!(reading.await.unwrap().text(), "done");
     assert_eq!(send(&app, large("b", whole())).await.text(), "done");
@@ -202,13 +202,13 @@ async fn a_body_that_stalls_makes_room_for_others_from_its_address() {
         let (app, request) = (app.clone(), request(1, &format!("stalled-{number}"), body));
         let answer = tokio::spawn(async move { send(&app, request).await });
         frames.send(Ok(Frame::data(vec![b'x'; SHARE / 4].into()))).await.unwrap();
-        until(|| budget.used() == SHARE / 4 * (number + 1)).await;
+        wait_until(|| budget.used() == SHARE / 4 * (number + 1)).await;
         stalled.push((frames, answer));
     }
     let innocent = send(&app, request(2, "innocent", ORDER.into())).await;
     assert_eq!((innocent.text(), harness.runs()), ("done", 1));
     let (_, evicted) = stalled.remove(0);
-    evicted.await.unwrap().is_problem(503, "too-many-in-flight");
+    evicted.await.unwrap().assert_problem(503, "too-many-in-flight");
     drop(innocent);
     assert_eq!(budget.used(), SHARE / 4 * 3, "no more had to go than was needed");
     for (frames, answer) in stalled {
@@ -249,7 +249,7 @@ async fn a_request_runs_only_if_its_answer_can_be_retained() {
     }
     let ran = untaken.iter().filter(|answer| answer.status() == 200).count();
     let first = send(&app, from(&peer, charge("innocent", ORDER))).await;
-    first.is_problem(503, "too-many-in-flight");
+    first.assert_problem(503, "too-many-in-flight");
     assert_eq!((ran, harness.runs()), (3, 3), "what is refused has not run");
     drop(untaken);
     for key in ["k0", "k1", "k2", "innocent"] {

@@ -59,7 +59,7 @@ async fn an_error_of_the_service_is_reported_with_its_record() {
     let harness = events.harness();
     let mut service = harness.service(|_| Err(std::fmt::Error));
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(504, "upstream-timeout");
+    answer.assert_problem(504, "upstream-timeout");
     assert_eq!(events.count("payments true Failed(Error)"), 1);
     assert_eq!(events.count("payments true Held"), 1);
     assert_eq!(events.count("payments true Refused(UpstreamTimeout)"), 1);
@@ -72,7 +72,7 @@ async fn a_repeat_of_a_response_not_retained_is_reported_as_the_problem_that_its
     let harness = events.harness().policy(Policy { response_bytes_max: 3, ..Policy::default() });
     let app = harness.app(async |_| "four");
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "four");
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     assert_eq!(events.count("payments true Refused(ResponseNotRetained)"), 1);
     assert_eq!(events.count("payments true Replayed"), 0);
     assert_eq!(events.count("payments true Answered(Own)"), 1);
@@ -87,7 +87,7 @@ async fn a_replayed_failure_is_reported_as_the_problem_that_its_client_gets() {
     service.call(charge("k", ORDER)).await.unwrap();
     let before = events.count("payments true Refused(OperationFailed)");
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(500, "operation-failed");
+    answer.assert_problem(500, "operation-failed");
     assert_eq!(events.count("payments true Refused(OperationFailed)"), before + 1);
     assert_eq!(events.count("payments true Replayed"), 0);
 }

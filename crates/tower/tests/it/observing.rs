@@ -16,12 +16,12 @@ use semel::{
     Event, EventKind, Observer, Semel,
     core::{Problem, StateName, Store, canonical::Pointer},
 };
-use semel_testkit::unsteady::Weather;
+use semel_testkit::flaky_store::StoreCondition;
 use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, data, send, stream, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, data, send, stream, wait_until};
 
 /// What the layer would have done, in order.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Observer for RecordedEvents {
     fn on_event(&self, event: &Event<'_>) {
         let scope = event.scope.map_or("", |scope| scope.as_str());
         // A panic in here would be caught.
-        if let EventKind::Asked { .. } | EventKind::StoreFailed { .. } = event.kind {
+        if let EventKind::StoreReplied { .. } | EventKind::StoreFailed { .. } = event.kind {
             // Store calls are reported as usual; no other event may occur.
             return;
         }
@@ -57,7 +57,7 @@ impl RecordedEvents {
 
     /// Waits for the reports, which are concurrent to the requests.
     async fn wait_for(&self, expected: &[&str]) {
-        until(|| self.0.lock().unwrap().len() >= expected.len()).await;
+        wait_until(|| self.0.lock().unwrap().len() >= expected.len()).await;
         assert_eq!(self.all(), expected);
     }
 }
@@ -298,7 +298,8 @@ async fn a_service_cannot_tell_whether_it_is_observed_and_nor_can_a_client() {
 
 #[tokio::test]
 async fn a_store_that_is_away_or_hangs_delays_no_request() {
-    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+    for weather in [StoreCondition::Unavailable, StoreCondition::Hanging, StoreCondition::ReplyLost]
+    {
         let events = RecordedEvents::default();
         let harness = events.harness();
         harness.store.set_all(weather);
@@ -311,7 +312,7 @@ async fn a_store_that_is_away_or_hangs_delays_no_request() {
             assert_eq!(answer.await.unwrap().text(), run, "{weather:?}");
         }
         assert_eq!(harness.runs(), 3);
-        harness.store.set_all(Weather::Fair);
+        harness.store.set_all(StoreCondition::Available);
     }
 }
 
@@ -324,7 +325,7 @@ async fn a_repeat_beside_the_first_would_have_joined_it() {
     let app = harness.app_with(layer(&harness), move |run| {
         let gate = held.clone();
         async move {
-            gate.pass().await;
+            gate.wait_open().await;
             run.to_string()
         }
     });
@@ -350,7 +351,7 @@ async fn after_a_client_hung_up_its_retry_would_have_been_answered() {
     let app = harness.app_with(layer(&harness), move |run| {
         let gate = held.clone();
         async move {
-            gate.pass().await;
+            gate.wait_open().await;
             run.to_string()
         }
     });
@@ -503,7 +504,7 @@ async fn a_body_that_the_service_does_not_read_is_unseen() {
     let mut request = charge("k", ORDER);
     *request.body_mut() = body;
     assert_eq!(send(&app, request).await.text(), "unread");
-    events.wait_for(&["Unseen"]).await;
+    events.wait_for(&["Unread"]).await;
 }
 
 #[tokio::test]
@@ -514,7 +515,7 @@ async fn observed_records_do_not_count_when_the_layer_starts_to_guard() {
     assert_eq!(send(&observing, charge("k", ORDER)).await.text(), "1");
     events.wait_for(&["Run"]).await;
     settled(&harness).await;
-    let guarding = harness.neighbour();
+    let guarding = harness.second_process();
     let app = guarding.app(|run| async move { run.to_string() });
     // Its first answer was not kept, so it runs, as it would have without the observation.
     assert_eq!(Answer::read(begin(&app, charge("k", ORDER)).await).await.text(), "2");

@@ -178,7 +178,7 @@ async fn a_refusal_of_another_layer_is_no_answer_of_the_service() {
     let service = policy.app(move |_| {
         let gate = held.clone();
         async move {
-            gate.pass().await;
+            gate.wait_open().await;
             "charged"
         }
     });
@@ -186,11 +186,11 @@ async fn a_refusal_of_another_layer_is_no_answer_of_the_service() {
         let service = service.clone();
         async move { send(&service, charge("k", ORDER)).await }
     });
-    crate::harness::until(|| policy.runs() == 1).await;
+    crate::harness::wait_until(|| policy.runs() == 1).await;
     let scope = Scope::new("gateway").unwrap();
     let gateway = IdempotencyLayer::new(&outer.semel, scope, Callers::anonymous());
     let gateway = service.layer(gateway);
-    send(&gateway, charge("k", ORDER)).await.is_problem(409, "in-progress");
+    send(&gateway, charge("k", ORDER)).await.assert_problem(409, "in-progress");
     gate.open();
     first.await.unwrap();
     assert_eq!(send(&gateway, charge("k", ORDER)).await.text(), "charged");

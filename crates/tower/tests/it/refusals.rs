@@ -2,11 +2,11 @@
 
 use http::{Request, StatusCode};
 use semel::core::{OnStoreDown, OnUnknown, Policy, canonical::Pointer};
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::{Callers, IdempotencyKey, KeyRule, NeverReached};
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, wait_until};
 
 async fn ok(_run: u32) -> &'static str {
     "ok"
@@ -18,7 +18,7 @@ async fn a_route_that_requires_a_key_refuses_a_request_without() {
     let layer = harness.layer().key(KeyRule::default().required()).docs("https://example.org/d");
     let app = harness.app_with(layer, ok);
     let answer = send(&app, Request::post("/charges").body("x".into()).unwrap()).await;
-    answer.is_problem(400, "key-missing");
+    answer.assert_problem(400, "key-missing");
     assert_eq!(answer.header("link"), Some("<https://example.org/d>; rel=\"describedby\""));
     assert_eq!(harness.runs(), 0);
 }
@@ -29,7 +29,7 @@ async fn a_key_that_one_of_two_rules_requires_is_required() {
     let in_body = KeyRule::json(Pointer::parse("/id").unwrap());
     let app = harness.app_with(harness.layer().key(KeyRule::default().or(in_body.required())), ok);
     let answer = send(&app, Request::post("/charges").body("{}".into()).unwrap()).await;
-    answer.is_problem(400, "key-missing");
+    answer.assert_problem(400, "key-missing");
     assert_eq!(harness.runs(), 0);
 }
 
@@ -38,11 +38,11 @@ async fn a_malformed_key_is_never_taken_for_absent() {
     let harness = Harness::new();
     let app = harness.app(ok);
     for key in ["", "a b", "a, b", "\"a", &"x".repeat(256)] {
-        send(&app, charge(key, ORDER)).await.is_problem(400, "key-malformed");
+        send(&app, charge(key, ORDER)).await.assert_problem(400, "key-malformed");
     }
     let mut twice = charge("a", ORDER);
     twice.headers_mut().append("idempotency-key", "a".parse().unwrap());
-    send(&app, twice).await.is_problem(400, "key-malformed");
+    send(&app, twice).await.assert_problem(400, "key-malformed");
     assert_eq!(harness.runs(), 0);
 }
 
@@ -51,7 +51,7 @@ async fn a_body_that_is_not_what_it_says_is_refused() {
     let harness = Harness::new();
     let app = harness.app(ok);
     for body in ["{", r#"{"amount":1,"amount":2}"#] {
-        send(&app, charge("k", body)).await.is_problem(400, "body-malformed");
+        send(&app, charge("k", body)).await.assert_problem(400, "body-malformed");
     }
     assert_eq!(harness.runs(), 0);
 }
@@ -64,7 +64,7 @@ async fn an_unidentified_caller_is_refused_before_the_body_is_read() {
     let layer = semel_tower::IdempotencyLayer::new(&harness.semel, scope, merchant);
     let app = harness.app_with(layer, ok);
     let answer = send(&app, charge("k", "{")).await;
-    answer.is_problem(403, "caller-unidentified");
+    answer.assert_problem(403, "caller-unidentified");
     assert!(answer.text().contains("x-merchant"), "{}", answer.text());
     assert_eq!(harness.runs(), 0);
 }
@@ -73,7 +73,7 @@ async fn an_unidentified_caller_is_refused_before_the_body_is_read() {
 async fn a_body_over_the_limit_is_refused() {
     let harness = Harness::new().policy(Policy { request_bytes_max: 10, ..Policy::default() });
     let app = harness.app(ok);
-    send(&app, charge("k", ORDER)).await.is_problem(413, "body-too-large");
+    send(&app, charge("k", ORDER)).await.assert_problem(413, "body-too-large");
     let unguarded = Request::post("/charges").body(ORDER.into()).unwrap();
     assert_eq!(send(&app, unguarded).await.status, StatusCode::OK, "without a key it passes");
     assert_eq!(harness.runs(), 1);
@@ -87,7 +87,7 @@ async fn another_body_under_the_same_key_is_refused_at_once_also_in_flight() {
         move |_| {
             let gate = gate.clone();
             async move {
-                gate.pass().await;
+                gate.wait_open().await;
                 "ok"
             }
         }
@@ -96,12 +96,12 @@ async fn another_body_under_the_same_key_is_refused_at_once_also_in_flight() {
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     let other = || charge("k", r#"{"amount":1000,"to":"zoe"}"#);
-    send(&app, other()).await.is_problem(422, "key-reused");
+    send(&app, other()).await.assert_problem(422, "key-reused");
     gate.open();
     assert_eq!(first.await.unwrap().text(), "ok");
-    send(&app, other()).await.is_problem(422, "key-reused");
+    send(&app, other()).await.assert_problem(422, "key-reused");
     let respelled = charge("k", r#"{ "to": "zoe", "amount": 1e2 }"#);
     assert!(send(&app, respelled).await.is_replayed());
     assert_eq!(harness.runs(), 1);
@@ -115,19 +115,19 @@ async fn a_repeat_of_a_running_operation_gets_in_progress_after_its_wait() {
         let gate = gate.clone();
         move |_| {
             let gate = gate.clone();
-            async move { gate.pass().await }
+            async move { gate.wait_open().await }
         }
     });
     let first = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     let answer = send(&app, charge("k", ORDER)).await;
-    answer.is_problem(409, "in-progress");
+    answer.assert_problem(409, "in-progress");
     assert_eq!(answer.header("retry-after"), Some("1"));
-    let elsewhere = harness.neighbour().app(ok);
-    send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "in-progress");
+    let elsewhere = harness.second_process().app(ok);
+    send(&elsewhere, charge("k", ORDER)).await.assert_problem(409, "in-progress");
     gate.open();
     assert_eq!(first.await.unwrap().status, StatusCode::OK);
     assert_eq!(harness.runs(), 1);
@@ -136,9 +136,9 @@ async fn a_repeat_of_a_running_operation_gets_in_progress_after_its_wait() {
 #[tokio::test(start_paused = true)]
 async fn without_its_store_nothing_runs_unless_the_route_says_so() {
     let harness = Harness::new();
-    harness.store.set(Verb::Claim, Weather::Away);
+    harness.store.set(StoreCall::Claim, StoreCondition::Unavailable);
     let answer = send(&harness.app(ok), charge("k", ORDER)).await;
-    answer.is_problem(503, "store-unavailable");
+    answer.assert_problem(503, "store-unavailable");
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert_eq!(harness.runs(), 0);
 
@@ -151,9 +151,9 @@ async fn without_its_store_nothing_runs_unless_the_route_says_so() {
 #[tokio::test]
 async fn a_busy_store_is_too_many_in_flight() {
     let harness = Harness::new();
-    harness.store.set(Verb::Claim, Weather::Busy);
+    harness.store.set(StoreCall::Claim, StoreCondition::Busy);
     let answer = send(&harness.app(ok), charge("k", ORDER)).await;
-    answer.is_problem(503, "too-many-in-flight");
+    answer.assert_problem(503, "too-many-in-flight");
     assert_eq!(harness.runs(), 0);
 }
 
@@ -175,7 +175,7 @@ async fn a_request_that_never_reached_the_service_may_be_sent_again() {
     let mut service = harness.service(|_| Err(NeverReached));
     for _ in 0..2 {
         let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-        answer.is_problem(502, "upstream-unreachable");
+        answer.assert_problem(502, "upstream-unreachable");
     }
     assert_eq!(harness.runs(), 2);
 }
@@ -185,9 +185,9 @@ async fn a_request_that_failed_after_it_was_sent_is_held() {
     let harness = Harness::new();
     let mut service = harness.service(|_| Err(std::fmt::Error));
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(504, "upstream-timeout");
+    answer.assert_problem(504, "upstream-timeout");
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-    answer.is_problem(423, "outcome-unknown");
+    answer.assert_problem(423, "outcome-unknown");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -199,7 +199,7 @@ async fn a_route_that_says_fail_replays_its_failure() {
     // The first client gets what every repeat will get, once it is durable.
     for replayed in [false, true] {
         let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
-        answer.is_problem(500, "operation-failed");
+        answer.assert_problem(500, "operation-failed");
         assert_eq!(answer.is_replayed(), replayed);
     }
     assert_eq!(harness.runs(), 1);
@@ -209,8 +209,8 @@ async fn a_route_that_says_fail_replays_its_failure() {
 async fn what_panics_is_unknown() {
     let harness = Harness::new();
     let app = harness.app(|run| async move { assert_eq!(run, 0, "on purpose") });
-    send(&app, charge("k", ORDER)).await.is_problem(504, "upstream-timeout");
-    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.assert_problem(504, "upstream-timeout");
+    send(&app, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -218,10 +218,10 @@ async fn what_panics_is_unknown() {
 async fn an_unrecorded_operation_is_not_acknowledged() {
     let harness = Harness::new();
     let app = harness.app(|_| async { "charged" });
-    harness.store.set(Verb::Record, Weather::Away);
-    send(&app, charge("k", ORDER)).await.is_problem(504, "outcome-unknown");
-    harness.store.set(Verb::Record, Weather::Fair);
-    until(|| harness.semel.in_flight() == 0).await;
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
+    send(&app, charge("k", ORDER)).await.assert_problem(504, "outcome-unknown");
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
+    wait_until(|| harness.semel.in_flight() == 0).await;
     let answer = Answer::read(begin(&app, charge("k", ORDER)).await).await;
     assert_eq!((answer.text(), answer.is_replayed(), harness.runs()), ("charged", true, 1));
 }

@@ -56,7 +56,7 @@ async fn another_process_replays_it_from_the_store() {
     let harness = Harness::new();
     let answer = |run| async move { format!("charge {run}") };
     let first = send(&harness.app(answer), charge("k", ORDER)).await;
-    let second = send(&harness.neighbour().app(answer), charge("k", ORDER)).await;
+    let second = send(&harness.second_process().app(answer), charge("k", ORDER)).await;
     assert!(second.is_replayed());
     assert_eq!(first.body, second.body);
     assert_eq!(harness.runs(), 1);
@@ -94,7 +94,7 @@ async fn statuses_are_kept_released_forgotten_or_unknown_as_the_policy_says() {
         let second = send(&app, charge("k", ORDER)).await;
         assert_eq!((second.status.as_u16(), harness.runs()), (again, runs), "{status}");
         if again == HELD {
-            second.is_problem(HELD, "outcome-unknown");
+            second.assert_problem(HELD, "outcome-unknown");
         }
     }
 }
@@ -109,7 +109,7 @@ async fn a_forgotten_key_is_free_for_another_request_and_a_released_one_is_not()
         let other = send(&app, charge("k", r#"{"cents":1}"#)).await;
         assert_eq!(other.status, again);
         if again == 422 {
-            other.is_problem(422, "key-reused");
+            other.assert_problem(422, "key-reused");
         }
     }
 }
@@ -167,7 +167,7 @@ async fn a_route_may_store_the_status_alone() {
     let app = harness.app_with(harness.layer().record(RecordContent::Status), |_| async { "4242" });
     let first = send(&app, charge("k", ORDER)).await;
     assert_eq!((first.status.as_u16(), first.text()), (200, "4242"));
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     let (scope, key) = (Scope::new("payments").unwrap(), Key::new("k").unwrap());
     let id = RecordId::new(scope, Caller::anonymous(), key);
     let stored = harness.store.get(&id).await.unwrap().unwrap();
@@ -186,7 +186,7 @@ async fn a_redacted_answer_is_replayed_without_what_was_redacted_and_says_so() {
     });
     let first = send(&app, charge("k", ORDER)).await;
     assert_eq!((first.text(), first.header("idempotent-replayed")), (body, None));
-    for app in [&app, &harness.neighbour().app(|_| async { "never" })] {
+    for app in [&app, &harness.second_process().app(|_| async { "never" })] {
         let second = send(app, charge("k", ORDER)).await;
         let redacted = r#"{"id":1,"card":{"number":"[redacted]","brand":"visa"}}"#;
         assert_eq!((second.status.as_u16(), second.text()), (200, redacted));

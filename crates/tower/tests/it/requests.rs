@@ -67,7 +67,7 @@ async fn the_handler_learns_key_fence_and_attempt() {
 async fn there_is_no_fence_where_the_store_was_passed_by() {
     let on_store_down = semel::core::OnStoreDown::Pass;
     let harness = Harness::new().policy(Policy { on_store_down, ..Policy::default() });
-    harness.store.set_all(semel_testkit::unsteady::Weather::Away);
+    harness.store.set_all(semel_testkit::flaky_store::StoreCondition::Unavailable);
     let needs = |fence: IdempotencyFence| async move { fence.0.to_string() };
     let asks = |fence: Option<IdempotencyFence>, attempt: IdempotencyAttempt| async move {
         format!("{} {}", fence.is_some(), attempt.0)
@@ -100,8 +100,8 @@ async fn nested_routes_with_equal_tails_are_different_operations() {
         request.body(Body::from(ORDER)).unwrap()
     };
     assert_eq!(send(&app, ask("/eu/charges")).await.text(), "1");
-    send(&app, ask("/us/charges")).await.is_problem(422, "key-reused");
-    send(&app, ask("/eu/charges?x=1")).await.is_problem(422, "key-reused");
+    send(&app, ask("/us/charges")).await.assert_problem(422, "key-reused");
+    send(&app, ask("/eu/charges?x=1")).await.assert_problem(422, "key-reused");
     assert!(send(&app, ask("/eu/charges")).await.is_replayed());
     assert_eq!(harness.runs(), 1);
 }
@@ -128,7 +128,7 @@ async fn a_rewritten_path_is_another_operation() {
         request
     };
     assert_eq!(send(&app, ask("v1")).await.text(), "1 /v1/charges");
-    send(&app, ask("v2")).await.is_problem(422, "key-reused");
+    send(&app, ask("v2")).await.assert_problem(422, "key-reused");
     assert!(send(&app, ask("v1")).await.is_replayed());
     assert_eq!(harness.runs(), 1);
 }
@@ -157,7 +157,7 @@ async fn a_compressed_repeat_is_the_same_request_and_reaches_the_handler_compres
     assert_eq!(harness.runs(), 1);
     let mut damaged = charge("other", ORDER);
     damaged.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
-    send(&app, damaged).await.is_problem(400, "body-malformed");
+    send(&app, damaged).await.assert_problem(400, "body-malformed");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -169,7 +169,7 @@ async fn a_route_says_which_members_count() {
     let app = harness.app_with(harness.layer().fingerprint(rule), |_| async { "ok" });
     send(&app, charge("k", r#"{"amount":1,"sent_at":1}"#)).await;
     assert!(send(&app, charge("k", r#"{"amount":1,"sent_at":2}"#)).await.is_replayed());
-    send(&app, charge("k", r#"{"amount":2,"sent_at":2}"#)).await.is_problem(422, "key-reused");
+    send(&app, charge("k", r#"{"amount":2,"sent_at":2}"#)).await.assert_problem(422, "key-reused");
 }
 
 fn webhook(body: &'static str) -> Request<Body> {
@@ -192,15 +192,15 @@ async fn a_webhook_has_its_key_in_its_body() {
     let second = send(&app, webhook(r#"{"id":"evt_1"}"#)).await;
     assert_eq!((second.status.as_u16(), second.text()), (200, "2"), "only a success is kept");
     assert!(send(&app, webhook(r#"{"id":"evt_1"}"#)).await.is_replayed());
-    send(&app, webhook(r#"{"type":"ping"}"#)).await.is_problem(400, "key-missing");
-    send(&app, webhook(r#"{"id":[]}"#)).await.is_problem(400, "key-malformed");
-    send(&app, webhook("{")).await.is_problem(400, "body-malformed");
+    send(&app, webhook(r#"{"type":"ping"}"#)).await.assert_problem(400, "key-missing");
+    send(&app, webhook(r#"{"id":[]}"#)).await.assert_problem(400, "key-malformed");
+    send(&app, webhook("{")).await.assert_problem(400, "body-malformed");
     let mut ambiguous = webhook(r#"{"id":"evt_2","id":"evt_3"}"#);
     ambiguous.headers_mut().insert("content-type", "text/plain".parse().unwrap());
-    send(&app, ambiguous).await.is_problem(400, "body-malformed");
+    send(&app, ambiguous).await.assert_problem(400, "body-malformed");
     let mut coded = webhook("?");
     coded.headers_mut().insert("content-encoding", "br".parse().unwrap());
-    send(&app, coded).await.is_problem(400, "body-malformed");
+    send(&app, coded).await.assert_problem(400, "body-malformed");
     assert_eq!(harness.runs(), 2);
 }
 

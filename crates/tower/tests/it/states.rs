@@ -15,7 +15,7 @@ use semel::core::{
     Resolution, Resolved, Scope, StateName, Store,
 };
 use semel_testkit::{
-    unsteady::{Verb, Weather},
+    flaky_store::{StoreCall, StoreCondition},
     with,
 };
 use semel_tower::{BoxError, NeverReached};
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, wait_until};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -32,12 +32,12 @@ fn harness(on_unknown: OnUnknown) -> Harness {
 }
 
 /// A guarded route that counts its runs and answers behind a gate.
-fn behind(harness: &Harness, gate: &Gate) -> Router {
+fn app_blocked_on(harness: &Harness, gate: &Gate) -> Router {
     let gate = gate.clone();
     harness.app(move |run| {
         let gate = gate.clone();
         async move {
-            gate.pass().await;
+            gate.wait_open().await;
             (StatusCode::CREATED, [("location", format!("/charges/{run}"))], run.to_string())
         }
     })
@@ -73,9 +73,9 @@ async fn resolve(harness: &Harness, resolution: Resolution) {
 /// A run whose lease expires.
 async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<Answer>) {
     let (harness, gate) = (harness(on_unknown), Gate::new());
-    harness.store.set(Verb::Renew, Weather::Away);
-    let first = on_its_way(&behind(&harness, &gate));
-    until(|| harness.runs() == 1).await;
+    harness.store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    let first = on_its_way(&app_blocked_on(&harness, &gate));
+    wait_until(|| harness.runs() == 1).await;
     tokio::time::sleep(LEASE * 2).await;
     (harness, gate, first)
 }
@@ -83,9 +83,9 @@ async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<Answer>) {
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
     let (harness, gate, first) = lapsed(OnUnknown::Hold).await;
-    let elsewhere = behind(&harness.neighbour(), &gate);
+    let elsewhere = app_blocked_on(&harness.second_process(), &gate);
     for _ in 0..2 {
-        send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+        send(&elsewhere, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     }
     gate.open();
     let first = first.await.unwrap();
@@ -98,9 +98,9 @@ async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_lease_under_fail_has_failed_and_its_owner_comes_too_late() {
     let (harness, gate, first) = lapsed(OnUnknown::Fail).await;
-    let elsewhere = behind(&harness.neighbour(), &gate);
+    let elsewhere = app_blocked_on(&harness.second_process(), &gate);
     let failed = send(&elsewhere, charge("k", ORDER)).await;
-    failed.is_problem(500, "operation-failed");
+    failed.assert_problem(500, "operation-failed");
     assert!(failed.is_replayed());
     gate.open();
     assert_eq!(first.await.unwrap(), failed, "what the record says");
@@ -112,9 +112,9 @@ async fn a_lapsed_lease_under_fail_has_failed_and_its_owner_comes_too_late() {
 async fn a_lapsed_lease_under_rerun_runs_again_and_the_second_answer_counts() {
     let (harness, gate, first) = lapsed(OnUnknown::Rerun).await;
     let other_gate = Gate::new();
-    let elsewhere = behind(&harness.neighbour(), &other_gate);
+    let elsewhere = app_blocked_on(&harness.second_process(), &other_gate);
     let second = on_its_way(&elsewhere);
-    until(|| harness.runs() == 2).await;
+    wait_until(|| harness.runs() == 2).await;
     other_gate.open();
     assert_eq!(second.await.unwrap().text(), "2");
     gate.open();
@@ -127,15 +127,15 @@ async fn a_lapsed_lease_under_rerun_runs_again_and_the_second_answer_counts() {
 async fn late_truth_beats_a_guess_when_the_store_takes_it_again() {
     let (harness, gate) = (harness(OnUnknown::Hold), Gate::new());
     gate.open();
-    harness.store.set(Verb::Record, Weather::Away);
-    harness.store.set(Verb::Renew, Weather::Away);
-    let app = behind(&harness, &gate);
-    send(&app, charge("k", ORDER)).await.is_problem(504, "outcome-unknown");
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
+    harness.store.set(StoreCall::Renew, StoreCondition::Unavailable);
+    let app = app_blocked_on(&harness, &gate);
+    send(&app, charge("k", ORDER)).await.assert_problem(504, "outcome-unknown");
     tokio::time::sleep(LEASE * 2).await;
-    let elsewhere = behind(&harness.neighbour(), &gate);
-    send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
-    harness.store.set(Verb::Record, Weather::Fair);
-    until(|| harness.semel.in_flight() == 0).await;
+    let elsewhere = app_blocked_on(&harness.second_process(), &gate);
+    send(&elsewhere, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
+    wait_until(|| harness.semel.in_flight() == 0).await;
     for app in [app, elsewhere] {
         is_replay_of_run(&send(&app, charge("k", ORDER)).await, "1");
     }
@@ -145,18 +145,18 @@ async fn late_truth_beats_a_guess_when_the_store_takes_it_again() {
 #[tokio::test(start_paused = true)]
 async fn a_store_away_for_longer_than_the_lease_and_back_has_lost_nothing() {
     let (harness, gate) = (harness(OnUnknown::Hold), Gate::new());
-    let app = behind(&harness, &gate);
+    let app = app_blocked_on(&harness, &gate);
     let first = on_its_way(&app);
-    until(|| harness.runs() == 1).await;
-    harness.store.set_all(Weather::Away);
+    wait_until(|| harness.runs() == 1).await;
+    harness.store.set_all(StoreCondition::Unavailable);
     tokio::time::sleep(LEASE).await;
     gate.open();
-    first.await.unwrap().is_problem(504, "outcome-unknown");
+    first.await.unwrap().assert_problem(504, "outcome-unknown");
     tokio::time::sleep(LEASE).await;
-    let elsewhere = behind(&harness.neighbour(), &gate);
-    send(&elsewhere, charge("k", ORDER)).await.is_problem(503, "store-unavailable");
-    harness.store.set_all(Weather::Fair);
-    until(|| harness.semel.in_flight() == 0).await;
+    let elsewhere = app_blocked_on(&harness.second_process(), &gate);
+    send(&elsewhere, charge("k", ORDER)).await.assert_problem(503, "store-unavailable");
+    harness.store.set_all(StoreCondition::Available);
+    wait_until(|| harness.semel.in_flight() == 0).await;
     for app in [app, elsewhere] {
         is_replay_of_run(&send(&app, charge("k", ORDER)).await, "1");
     }
@@ -184,7 +184,7 @@ impl Service<Request<semel_tower::Body<Body>>> for Ends {
         self.harness.run();
         let (gate, how) = (self.gate.clone(), self.how);
         Box::pin(async move {
-            gate.pass().await;
+            gate.wait_open().await;
             how()
         })
     }
@@ -201,9 +201,9 @@ async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([Answer; 3], u
         )
     };
     let owner = ask();
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     let joined = ask();
-    until(|| harness.semel.waiting() == 1).await;
+    wait_until(|| harness.semel.waiting() == 1).await;
     gate.open();
     let (owner, joined) = (owner.await.unwrap(), joined.await.unwrap());
     assert_eq!(harness.runs(), 1, "one who joins never runs it");
@@ -262,7 +262,7 @@ async fn a_request_that_joins_an_unknown_outcome_gets_its_answer_and_the_next_ge
         let ([owner, joined, after], runs) = three(how).await;
         assert_eq!(owner.text(), "who knows");
         are_the_same(&owner, &joined);
-        after.is_problem(423, "outcome-unknown");
+        after.assert_problem(423, "outcome-unknown");
         assert_eq!(runs, 1);
     }
 }
@@ -270,16 +270,16 @@ async fn a_request_that_joins_an_unknown_outcome_gets_its_answer_and_the_next_ge
 #[tokio::test]
 async fn a_request_that_joins_a_broken_run_gets_the_same_problem_as_its_owner() {
     let ([owner, joined, after], runs) = three(|| Err("the connection was reset".into())).await;
-    owner.is_problem(504, "upstream-timeout");
+    owner.assert_problem(504, "upstream-timeout");
     are_the_same(&owner, &joined);
-    after.is_problem(423, "outcome-unknown");
+    after.assert_problem(423, "outcome-unknown");
     assert_eq!(runs, 1);
 }
 
 #[tokio::test]
 async fn a_request_that_joins_an_unreachable_upstream_gets_that_problem_and_the_next_runs() {
     let ([owner, joined, after], runs) = three(|| Err(NeverReached.into())).await;
-    owner.is_problem(502, "upstream-unreachable");
+    owner.assert_problem(502, "upstream-unreachable");
     are_the_same(&owner, &joined);
     are_the_same(&owner, &after);
     assert_eq!(runs, 2);
@@ -318,14 +318,14 @@ async fn a_status_on_the_release_list_frees_the_key_and_any_other_of_its_kind_do
 async fn an_operators_act_is_followed_within_a_second_by_who_knew_the_answer() {
     let (harness, gate) = (Harness::new(), Gate::new());
     gate.open();
-    let app = behind(&harness, &gate);
+    let app = app_blocked_on(&harness, &gate);
     send(&app, charge("warm", ORDER)).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
     send(&app, charge("k", ORDER)).await;
     is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
-    let claims = harness.store.count(Verb::Claim);
+    let claims = harness.store.count(StoreCall::Claim);
     is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
-    assert_eq!(harness.store.count(Verb::Claim), claims, "it is known without the store");
+    assert_eq!(harness.store.count(StoreCall::Claim), claims, "it is known without the store");
     resolve(&harness, Resolution::Deleted(StateName::Completed)).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let again = send(&app, charge("k", ORDER)).await;
@@ -342,7 +342,7 @@ async fn an_operator_says_what_happened_to_what_is_held() {
         (status, run.to_string())
     });
     send(&app, charge("k", ORDER)).await;
-    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     resolve(&harness, Resolution::Released).await;
     let second = send(&app, charge("k", ORDER)).await;
     assert_eq!((second.status, second.text()), (StatusCode::CREATED, "2"));

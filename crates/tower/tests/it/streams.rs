@@ -17,11 +17,11 @@ use http::Response;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use semel::core::{Policy, Problem};
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::{READ_ON_DEFAULT, Streaming};
 
 use crate::harness::{
-    Answer, Frames, Gate, Harness, ORDER, begin, charge, data, send, stream, until,
+    Answer, Frames, Gate, Harness, ORDER, begin, charge, data, send, stream, wait_until,
 };
 
 /// A guarded route that answers once with a stream, and where its frames come from.
@@ -48,16 +48,16 @@ async fn a_stream_passes_as_it_comes_and_its_last_piece_after_it_is_recorded() {
     frames.send(data("a")).await.unwrap();
     frames.send(data("b")).await.unwrap();
     assert_eq!(next(&mut body).await, "a", "while the handler goes on");
-    harness.store.set(Verb::Record, Weather::Stuck);
+    harness.store.set(StoreCall::Finish, StoreCondition::Hanging);
     drop(frames);
-    until(|| harness.store.count(Verb::Record) == 1).await;
+    wait_until(|| harness.store.count(StoreCall::Finish) == 1).await;
     let early = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
     assert!(early.is_err(), "the last chunk waits for its record");
-    harness.store.set(Verb::Record, Weather::Fair);
+    harness.store.set(StoreCall::Finish, StoreCondition::Available);
     assert_eq!(next(&mut body).await, "b");
     assert!(body.frame().await.is_none());
     let again = send(&app, charge("k", ORDER)).await;
-    again.is_problem(410, "response-not-retained");
+    again.assert_problem(410, "response-not-retained");
     assert!(again.is_replayed());
     assert_eq!(harness.runs(), 1);
 }
@@ -70,7 +70,7 @@ async fn a_stream_that_cannot_be_recorded_does_not_end_well() {
     for text in ["a", "b"] {
         frames.send(data(text)).await.unwrap();
     }
-    harness.store.set(Verb::Record, Weather::Away);
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
     drop(frames);
     assert_eq!(next(&mut body).await, "a");
     assert!(body.frame().await.unwrap().is_err(), "b is never sent");
@@ -88,7 +88,7 @@ async fn a_stream_of_no_frame_or_of_one_is_recorded_too() {
         drop(frames);
         let answer = send(&app, charge("k", ORDER)).await;
         assert_eq!(answer.text(), texts.concat());
-        send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+        send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
         assert_eq!(harness.runs(), 1);
     }
 }
@@ -105,8 +105,8 @@ async fn a_stream_that_breaks_is_held() {
     assert_eq!(next(&mut body).await, "a");
     let error = body.frame().await.unwrap().unwrap_err();
     assert!(error.to_string().contains("cut"), "{error}");
-    until(|| harness.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    wait_until(|| harness.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -124,8 +124,8 @@ async fn a_stream_whose_client_hung_up_goes_on_to_its_end() {
         frames.send(data("more than the channel holds")).await.unwrap();
     }
     drop(frames);
-    until(|| harness.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    wait_until(|| harness.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -140,8 +140,8 @@ async fn an_endless_stream_without_a_reader_ends_as_unknown() {
     }
     assert!(hung_up.elapsed() >= READ_ON_DEFAULT);
     assert!(hung_up.elapsed() < READ_ON_DEFAULT + Duration::from_secs(3));
-    until(|| harness.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    wait_until(|| harness.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
 }
 
 /// A guarded route that answers once with a stream of which the length is known, and where its
@@ -167,9 +167,9 @@ async fn an_answer_of_known_length_whose_client_left_is_judged_by_its_head() {
     while frames.send(data("tick")).await.is_ok() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    until(|| harness.semel.in_flight() == 0).await;
+    wait_until(|| harness.semel.in_flight() == 0).await;
     let again = send(&app, charge("k", ORDER)).await;
-    again.is_problem(410, "response-not-retained");
+    again.assert_problem(410, "response-not-retained");
     assert!(again.is_replayed());
     assert_eq!(harness.runs(), 1);
 }
@@ -189,8 +189,8 @@ async fn an_answer_of_known_length_that_breaks_is_judged_by_its_head() {
         }
         assert_eq!(next(&mut body).await, "a");
         assert!(body.frame().await.unwrap().is_err(), "its client gets no whole answer");
-        until(|| harness.semel.in_flight() == 0).await;
-        send(&app, charge("k", ORDER)).await.is_problem(again, slug);
+        wait_until(|| harness.semel.in_flight() == 0).await;
+        send(&app, charge("k", ORDER)).await.assert_problem(again, slug);
         assert_eq!(harness.runs(), 1);
     }
 }
@@ -247,8 +247,8 @@ async fn an_always_ready_stream_without_a_reader_ends_too() {
     drop(begin(&app, charge("k", ORDER)).await);
     tokio::task::yield_now().await;
     tokio::time::advance(READ_ON_DEFAULT).await;
-    until(|| harness.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    wait_until(|| harness.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn a_stream_that_is_always_ready_lets_others_run() {
         });
         let response = begin(&app, charge("k", ORDER)).await;
         let _reads = (!hang_up).then_some(response);
-        until(|| harness.semel.in_flight() == 0).await;
+        wait_until(|| harness.semel.in_flight() == 0).await;
         let turns = turns.load(Ordering::SeqCst);
         assert!(turns > 1000, "others ran {turns} times during 200,000 frames");
         other.abort();
@@ -290,7 +290,7 @@ async fn a_large_answer_arrives_whole_and_is_not_retained() {
     assert_eq!(answer.text(), large);
     assert_eq!(answer.header("content-length"), Some("1001"));
     let again = send(&app, charge("k", ORDER)).await;
-    again.is_problem(410, "response-not-retained");
+    again.assert_problem(410, "response-not-retained");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -305,7 +305,7 @@ async fn an_answer_that_grows_past_the_limit_arrives_whole_and_is_not_retained()
         body
     });
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "abcdefghijklmnopqrstu");
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -314,7 +314,7 @@ async fn server_sent_events_are_a_stream() {
     let harness = Harness::new();
     let app = harness.app(|_| async { ([("content-type", "text/event-stream")], "data: 1\n\n") });
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "data: 1\n\n");
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
 }
 
 #[tokio::test]
@@ -326,12 +326,12 @@ async fn a_request_that_joins_a_stream_gets_response_not_retained() {
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.semel.waiting() == 1).await;
+    wait_until(|| harness.semel.waiting() == 1).await;
     frames.send(data("a")).await.unwrap();
     drop(frames);
     assert_eq!(Answer::read(first).await.text(), "a");
     let second = second.await.unwrap();
-    second.is_problem(410, "response-not-retained");
+    second.assert_problem(410, "response-not-retained");
     assert!(!second.is_replayed());
 }
 
@@ -358,7 +358,7 @@ async fn a_client_that_reads_slowly_does_not_keep_the_end_from_being_recorded() 
         frames.send(data(text)).await.unwrap();
     }
     drop(frames);
-    until(|| harness.store.count(Verb::Record) == 1).await;
+    wait_until(|| harness.store.count(StoreCall::Finish) == 1).await;
     for text in ["a", "b", "c", "d", "e"] {
         assert_eq!(next(&mut body).await, text);
     }
@@ -375,7 +375,7 @@ async fn a_client_that_stops_reading_is_disconnected_and_never_sees_a_gap() {
     }
     drop(frames);
     tokio::time::sleep(READ_ON_DEFAULT).await;
-    until(|| harness.store.count(Verb::Record) == 1).await;
+    wait_until(|| harness.store.count(StoreCall::Finish) == 1).await;
     let mut read = 0;
     let broken = loop {
         match body.frame().await {
@@ -385,7 +385,7 @@ async fn a_client_that_stops_reading_is_disconnected_and_never_sees_a_gap() {
     };
     assert!(matches!(broken, Some(Err(_))), "after {read} chunks");
     assert!(read < 20);
-    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    send(&app, charge("k", ORDER)).await.assert_problem(410, "response-not-retained");
     assert_eq!(harness.runs(), 1);
 }
 
@@ -422,7 +422,7 @@ async fn a_stream_whose_client_left_before_its_head_ends_too() {
         move |_| {
             let (gate, body) = (gate.clone(), body.lock().unwrap().take().expect("it runs once"));
             async move {
-                gate.pass().await;
+                gate.wait_open().await;
                 (axum::Extension(Streaming), body)
             }
         }
@@ -431,12 +431,12 @@ async fn a_stream_whose_client_left_before_its_head_ends_too() {
         let app = app.clone();
         async move { begin(&app, charge("k", ORDER)).await }
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     client.abort();
     let _ = client.await;
     gate.open();
     tokio::time::sleep(READ_ON_DEFAULT + Duration::from_secs(1)).await;
-    until(|| harness.semel.in_flight() == 0).await;
+    wait_until(|| harness.semel.in_flight() == 0).await;
     drop(frames);
-    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.assert_problem(423, "outcome-unknown");
 }

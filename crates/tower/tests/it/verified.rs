@@ -8,7 +8,7 @@ use axum::{
 use data_encoding::{BASE64, HEXLOWER};
 use http::{HeaderName, Method, Request, StatusCode};
 use semel::core::{Policy, canonical::Pointer};
-use semel_testkit::unsteady::Verb;
+use semel_testkit::flaky_store::StoreCall;
 use semel_tower::{HmacScheme, IdempotencyLayer, KeyRule, Signature, Streaming};
 
 use crate::{
@@ -33,11 +33,11 @@ async fn a_signature_is_verified_where_everything_else_is_only_observed() {
     let harness = Harness::new();
     let layer = IdempotencyLayer::inbox(&harness.semel, source(), by_github()).observe();
     let app = harness.app_with(layer, |run| async move { run.to_string() });
-    send(&app, event(&[("x-github-delivery", "d")], "{}")).await.is_problem(401, SIGNATURE);
+    send(&app, event(&[("x-github-delivery", "d")], "{}")).await.assert_problem(401, SIGNATURE);
     let mut forged = github("d", "{}");
     *forged.body_mut() = Body::from("[]");
-    send(&app, forged).await.is_problem(401, SIGNATURE);
-    assert_eq!((harness.runs(), harness.store.count(Verb::Claim)), (0, 0));
+    send(&app, forged).await.assert_problem(401, SIGNATURE);
+    assert_eq!((harness.runs(), harness.store.count(StoreCall::Claim)), (0, 0));
     assert_eq!(send(&app, github("d", "{}")).await.text(), "1");
     assert!(send(&app, github("d", "{}")).await.is_replayed(), "it is guarded");
     assert_eq!(harness.runs(), 1);
@@ -61,10 +61,10 @@ async fn no_method_passes_unverified() {
             request
         };
         let before = harness.runs();
-        send(&app, with(event(&[], "{}"))).await.is_problem(401, SIGNATURE);
+        send(&app, with(event(&[], "{}"))).await.assert_problem(401, SIGNATURE);
         let mut forged = with(github("d", "{}"));
         *forged.body_mut() = Body::from("[]");
-        send(&app, forged).await.is_problem(401, SIGNATURE);
+        send(&app, forged).await.assert_problem(401, SIGNATURE);
         assert_eq!(harness.runs(), before, "{method}");
         // It is not guarded, so each runs, with its body.
         for run in [before + 1, before + 2] {
@@ -90,10 +90,10 @@ async fn a_layer_of_the_same_scope_outside_does_not_switch_the_signature_off() {
         request.headers_mut().insert("idempotency-key", key.parse().unwrap());
         request
     };
-    send(&app, keyed(event(&[], "{}"), "a")).await.is_problem(401, SIGNATURE);
+    send(&app, keyed(event(&[], "{}"), "a")).await.assert_problem(401, SIGNATURE);
     let mut forged = keyed(github("d", "{}"), "b");
     *forged.body_mut() = Body::from("[]");
-    send(&app, forged).await.is_problem(401, SIGNATURE);
+    send(&app, forged).await.assert_problem(401, SIGNATURE);
     assert_eq!(harness.runs(), 0);
     assert_eq!(send(&app, keyed(github("d", "{}"), "c")).await.text(), "{}");
     assert!(send(&app, keyed(github("d", "{}"), "c")).await.is_replayed());
@@ -143,14 +143,14 @@ async fn another_body_under_an_id_that_is_not_signed_is_another_event() {
     let harness = Harness::new();
     let app = inbox(&harness, by_github());
     assert_eq!(send(&app, github("d", r#"{"a":1}"#)).await.text(), "1");
-    send(&app, github("d", r#"{"a":2}"#)).await.is_problem(422, "key-reused");
+    send(&app, github("d", r#"{"a":2}"#)).await.assert_problem(422, "key-reused");
     let harness = Harness::new();
     let named = KeyRule::header(HeaderName::from_static("x-event-id")).required();
     let layer = IdempotencyLayer::inbox(&harness.semel, source(), hmac()).key(named);
     let app = harness.app_with(layer, |run| async move { run.to_string() });
     let event = |body| signed(&[("x-event-id", "e")], body);
     assert_eq!(send(&app, event(r#"{"a":1}"#)).await.text(), "1");
-    send(&app, event(r#"{"a":2}"#)).await.is_problem(422, "key-reused");
+    send(&app, event(r#"{"a":2}"#)).await.assert_problem(422, "key-reused");
     assert_eq!(harness.runs(), 1);
 }
 

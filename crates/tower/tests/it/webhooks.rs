@@ -10,11 +10,11 @@ use semel::{
     Semel,
     core::{Keep, ListQuery, Policy, Scope, Store as _},
 };
-use semel_testkit::unsteady::Verb;
+use semel_testkit::flaky_store::StoreCall;
 use semel_tower::{HmacScheme, IdempotencyLayer, KeyRule, Sender, Signature};
 use sha2::Sha256;
 
-use crate::harness::{Gate, Harness, data, send, stream, until};
+use crate::harness::{Gate, Harness, data, send, stream, wait_until};
 
 pub(crate) const SECRET: &str = "a secret of the sender";
 const NEXT_SECRET: &str = "the secret that comes after it";
@@ -147,14 +147,14 @@ async fn a_forgery_burns_nothing_and_the_genuine_event_runs() {
         event(&[("stripe-signature", "garbage")], body),
     ];
     for forgery in forgeries {
-        send(&app, forgery).await.is_problem(401, "signature-invalid");
+        send(&app, forgery).await.assert_problem(401, "signature-invalid");
     }
-    assert_eq!(harness.store.count(Verb::Claim), 0, "the store was not asked");
+    assert_eq!(harness.store.count(StoreCall::Claim), 0, "the store was not asked");
     assert_eq!((harness.runs(), records(&harness).await), (0, 0));
     let answer = send(&app, event(&[("stripe-signature", &genuine)], body)).await;
     assert_eq!((answer.status, answer.text(), harness.runs()), (StatusCode::OK, "1", 1));
     let forged = event(&[("stripe-signature", "t=1,v1=00")], body);
-    send(&app, forged).await.is_problem(401, "signature-invalid");
+    send(&app, forged).await.assert_problem(401, "signature-invalid");
     assert!(send(&app, event(&[("stripe-signature", &genuine)], body)).await.is_replayed());
 }
 
@@ -163,10 +163,10 @@ async fn an_unsigned_request_does_not_pass_without_a_key_either() {
     let harness = Harness::new();
     let layer = harness.layer().signature(by_github());
     let app = harness.app_with(layer, |run| async move { run.to_string() });
-    send(&app, event(&[], "{}")).await.is_problem(401, "signature-invalid");
+    send(&app, event(&[], "{}")).await.assert_problem(401, "signature-invalid");
     let mut forged = github("d", "{}");
     *forged.body_mut() = Body::from("{ }");
-    send(&app, forged).await.is_problem(401, "signature-invalid");
+    send(&app, forged).await.assert_problem(401, "signature-invalid");
     assert_eq!(harness.runs(), 0);
     assert_eq!(send(&app, github("d", "{}")).await.text(), "1", "no key is needed here");
     assert_eq!(send(&app, github("d", "{}")).await.text(), "2");
@@ -176,10 +176,10 @@ async fn an_unsigned_request_does_not_pass_without_a_key_either() {
 async fn an_inbox_needs_the_id_of_the_event() {
     let harness = Harness::new();
     let app = inbox(&harness, by_stripe());
-    send(&app, stripe(SECRET, NOW, "{}")).await.is_problem(400, "key-missing");
+    send(&app, stripe(SECRET, NOW, "{}")).await.assert_problem(400, "key-missing");
     let mut unnamed = github("d", "{}");
     unnamed.headers_mut().remove("x-github-delivery");
-    send(&inbox(&harness, by_github()), unnamed).await.is_problem(400, "key-missing");
+    send(&inbox(&harness, by_github()), unnamed).await.assert_problem(400, "key-missing");
     assert_eq!(harness.runs(), 0);
 }
 
@@ -230,7 +230,7 @@ async fn a_duplicate_of_a_running_event_gets_retry_advice() {
     let app = harness.app_with(layer, move |run| {
         let gate = behind.clone();
         async move {
-            gate.pass().await;
+            gate.wait_open().await;
             run.to_string()
         }
     });
@@ -238,9 +238,9 @@ async fn a_duplicate_of_a_running_event_gets_retry_advice() {
         let app = app.clone();
         async move { send(&app, github("d", "{}")).await }
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     let busy = send(&app, github("d", "{}")).await;
-    busy.is_problem(409, "in-progress");
+    busy.assert_problem(409, "in-progress");
     assert!(busy.header("retry-after").is_some());
     gate.open();
     assert_eq!(first.await.unwrap().text(), "1");
@@ -273,10 +273,10 @@ async fn a_forged_event_that_does_not_come_takes_no_place_from_a_genuine_one() {
     };
     let sender = |connection| Sender::new([192, 0, 2, 1].into(), connection);
     let (_forged, refused) = send_slowly(sender(1), "[]");
-    until(|| harness.semel.arriving() == 1).await;
+    wait_until(|| harness.semel.arriving() == 1).await;
     assert_eq!(send(&app, github("d", "{}")).await.text(), "1", "what comes at once needs none");
     let (genuine, slow) = send_slowly(sender(2), "{}");
-    refused.await.unwrap().is_problem(503, "too-many-in-flight");
+    refused.await.unwrap().assert_problem(503, "too-many-in-flight");
     genuine.send(data("{")).await.unwrap();
     genuine.send(data("}")).await.unwrap();
     drop(genuine);
@@ -315,7 +315,7 @@ async fn half_a_cloud_event_is_no_event_without_a_key() {
     let harness = Harness::new();
     let app = harness.app_with(harness.layer().key(KeyRule::cloud_event()), |_| async { "ran" });
     let half = event(&[("ce-id", "1")], "{}");
-    send(&app, half).await.is_problem(400, "key-malformed");
+    send(&app, half).await.assert_problem(400, "key-malformed");
     assert_eq!(harness.runs(), 0);
     assert_eq!(send(&app, event(&[], "{}")).await.text(), "ran");
 }

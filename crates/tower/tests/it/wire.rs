@@ -10,14 +10,14 @@ use http_body_util::BodyExt;
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use semel::core::Policy;
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::Streaming;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
 
-use crate::harness::{Gate, Harness, ORDER, charge, data, stream, until};
+use crate::harness::{Gate, Harness, ORDER, charge, data, stream, wait_until};
 
 /// Serves an app and connects to it.
 async fn connect(app: &Router) -> Client {
@@ -98,7 +98,7 @@ async fn an_unrecorded_answer_cannot_look_complete() {
         }
         (axum::Extension(Streaming), body)
     });
-    harness.store.set(Verb::Record, Weather::Away);
+    harness.store.set(StoreCall::Finish, StoreCondition::Unavailable);
     let mut client = connect(&app).await;
     let response = client.send(charge("k", ORDER)).await;
     assert_eq!(response.status(), 200);
@@ -108,7 +108,7 @@ async fn an_unrecorded_answer_cannot_look_complete() {
 #[tokio::test]
 async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
     let (harness, gate) = (Harness::new(), Gate::new());
-    let app = harness.app_behind(&gate);
+    let app = harness.app_blocked_on(&gate);
     let mut client = connect(&app).await;
     let connection = client.connection.abort_handle();
     let request = tokio::spawn(async move {
@@ -116,11 +116,11 @@ async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
         request.headers_mut().insert("host", "localhost".parse().unwrap());
         client.sender.send_request(request).await
     });
-    until(|| harness.runs() == 1).await;
+    wait_until(|| harness.runs() == 1).await;
     connection.abort();
     assert!(request.await.unwrap().is_err());
     gate.open();
-    until(|| harness.semel.in_flight() == 0).await;
+    wait_until(|| harness.semel.in_flight() == 0).await;
     assert_eq!(connect(&app).await.text(charge("k", ORDER)).await, (201, Bytes::from("1")));
     assert_eq!(harness.runs(), 1);
 }

@@ -105,7 +105,8 @@ impl Columns {
             let Some(place) = find(flag, given, usual)? else {
                 let listed = listed(&names);
                 bail!(
-                    "which column says the {flag}? There are {listed}. Say it with --{flag} COLUMN"
+                    "which column has the {flag}? The columns are {listed}. Select one with \
+                     --{flag} COLUMN"
                 )
             };
             anyhow::Ok(place)
@@ -160,7 +161,7 @@ impl Separator {
         }
     }
 
-    /// What the line of column names has most of, outside quotes.
+    /// The most frequent delimiter in the header line, outside quotes.
     fn of(line: &[u8]) -> Self {
         let mut counts = [(b',', 0_usize), (b';', 0), (b'\t', 0), (b'|', 0)];
         let mut quoted = false;
@@ -227,7 +228,7 @@ mod tests {
     fn a_column_that_is_not_found_is_asked_for_with_those_that_are_there() {
         let error = find(&["who", "sku", "total", "date"], &ColumnArgs::default()).unwrap_err();
         assert!(
-            error.contains("which column says the customer? There are `who`, `sku`"),
+            error.contains("which column has the customer? The columns are `who`, `sku`"),
             "{error}"
         );
         assert!(error.ends_with("Say it with --customer COLUMN"), "{error}");

@@ -168,7 +168,7 @@ impl DuplicateGroup {
         }
     }
 
-    /// How many there are beside the first.
+    /// Number of duplicates of the first order.
     fn surplus_orders(&self) -> u64 {
         u64::try_from(self.times.len()).unwrap_or(u64::MAX).saturating_sub(1)
     }

@@ -27,7 +27,7 @@ const NAME_CHARS_MAX: usize = 40;
 pub(super) struct DuplicateReport {
     within: Duration,
     has_currency: bool,
-    /// How many rows could not be read, and the first of them.
+    /// Number of unreadable rows, and the first of them.
     pub(super) bad: u64,
     bad_rows: Vec<BadRow>,
     /// The most decimals that amounts are written with, by currency.
@@ -67,7 +67,7 @@ impl DuplicateReport {
         }
     }
 
-    /// What is wrong with the first row that could not be read.
+    /// The error of the first unreadable row.
     pub(super) fn first_bad(&self) -> String {
         let first = self.bad_rows.first();
         first.map_or_else(String::new, |row| format!("Line {}: {}", row.line, row.why))

@@ -1,4 +1,4 @@
-//! Whatever a file holds, it is read or it is said why not.
+//! Properties of the reader: every row is an order or a counted error, and no input panics.
 
 use clap::Parser as _;
 use proptest::{collection::vec, prelude::any, prop_assert, prop_assert_eq, proptest};
@@ -30,13 +30,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes: Vec<u8>, named in any::<bool>()) {
-        let head: &[u8] = if named { b"user,sku,total,time\n" } else { b"" };
+    fn no_input_makes_the_reader_panic(bytes: Vec<u8>, has_header in any::<bool>()) {
+        let head: &[u8] = if has_header { b"user,sku,total,time\n" } else { b"" };
         let _ = read(&[head, &bytes].concat()[..], &args());
     }
 
     #[test]
-    fn no_text_makes_a_value_panic_and_an_amount_reads_back(
+    fn no_text_makes_a_parser_panic_and_an_amount_round_trips(
         text in "\\PC{0,24}",
         number in "-?[0-9]{1,18}\\.[0-9]{0,12}",
     ) {

@@ -1,5 +1,5 @@
-//! Tables of configurations: what is accepted, what is refused and in which words, and for how
-//! long former records are looked up.
+//! Pairs of configurations: accepted changes, refused changes with their messages, and the period
+//! in which former records are looked up.
 
 use super::*;
 use semel_config::{Config, Overrides};
@@ -8,7 +8,7 @@ const NOW: u64 = 1_800_000_000;
 
 const IMPLICIT: &str = "";
 
-/// The routes of a file with these tables.
+/// Parses the routes of a configuration with these tables.
 fn routes(tables: &str) -> Vec<Route> {
     let text = format!("[gateway]\nupstream = \"http://127.0.0.1:1\"\n{tables}");
     let config = Config::read(None, &text, &Overrides::default(), &|_| None);
@@ -19,13 +19,13 @@ fn route(pattern: &str, lines: &str) -> String {
     format!("[[route]]\nmatch = \"{pattern}\"\n{lines}\n")
 }
 
-/// What is remembered of the routes of a file, after what was remembered before.
-fn remembered_after(old: &[RouteEntry], tables: &str, now: u64) -> Vec<RouteEntry> {
+/// The remembered routes after a configuration with these tables replaces `old`.
+fn remembered_after(old: &[RememberedRoute], tables: &str, now: u64) -> Vec<RememberedRoute> {
     let routes = routes(tables);
     let found = compare(old, &routes);
     let next = |(order, route): (usize, &Route)| {
         let before = found.before.get(order).copied().flatten().and_then(|index| old.get(index));
-        let entry = RouteEntry::next(order, route, before, now);
+        let entry = RememberedRoute::next(order, route, before, now);
         let (name, value) = entry.write().unwrap();
         let read = super::super::entry::read(&[(name.into(), value.into())]);
         assert_eq!(read, [entry], "it can be read back");
@@ -34,7 +34,7 @@ fn remembered_after(old: &[RouteEntry], tables: &str, now: u64) -> Vec<RouteEntr
     routes.iter().enumerate().map(next).collect()
 }
 
-fn remembered(tables: &str) -> Vec<RouteEntry> {
+fn remembered(tables: &str) -> Vec<RememberedRoute> {
     remembered_after(&[], tables, NOW)
 }
 
@@ -54,7 +54,7 @@ fn routes_that_find_their_records_are_accepted() {
         (IMPLICIT.to_owned(), all("scope = \"default\"")),
         (IMPLICIT.to_owned(), all(was)),
         (IMPLICIT.to_owned(), route("POST /a", was) + &all("scope = \"default\"")),
-        // What is required, and how long, does not matter; nor does a further method.
+        // Requirements, durations and added methods do not change the identity.
         (payments.clone(), route("POST /v1/payments/**", "scope = \"payments\"\nwait = \"0s\"")),
         (
             payments.clone(),
@@ -63,16 +63,16 @@ fn routes_that_find_their_records_are_accepted() {
                 "scope = \"payments\"\nkey = { header = \"Idempotency-Key\", required = true }",
             ),
         ),
-        // A wider pattern with the same identity takes the place of a narrower one.
+        // A wider pattern with the same identity replaces a narrower one.
         (payments.clone(), route("/v1/**", "scope = \"payments\"")),
-        // What was not guarded has nothing to lose.
+        // An unguarded route has no records to lose.
         (
             unguarded.clone() + &payments,
             route("POST /v1/payments/health", "scope = \"health\"") + &payments,
         ),
         (unguarded.clone() + &payments, payments.clone()),
         (payments.clone(), payments.clone() + &route("POST /v1/orders", "scope = \"orders\"")),
-        // What was only observed ran at every request.
+        // An observing route runs every request, so its records protect nothing.
         (
             route("POST /v1/**", "scope = \"a\"\nmode = \"observe\""),
             route("POST /v1/**", "scope = \"b\"\nmode = \"observe\""),
@@ -185,8 +185,8 @@ fn another_fingerprint_rule_alone_is_a_warning() {
     assert_eq!(compare(&old, &routes(&all(""))).warnings, [""; 0]);
 }
 
-/// Where else the first route of a file looks, and for how many seconds from `now` on.
-fn former(entries: &[RouteEntry], tables: &str, now: u64) -> Vec<(String, u64)> {
+/// The former scopes of the first route, each with the remaining seconds of its lookup.
+fn former(entries: &[RememberedRoute], tables: &str, now: u64) -> Vec<(String, u64)> {
     let routes = routes(tables);
     let guard = routes.first().and_then(|route| route.guard.as_ref()).unwrap();
     let scopes = entries.first().unwrap().former_scopes(guard, now);
@@ -204,7 +204,7 @@ fn a_former_scope_is_looked_up_for_the_longer_of_both_retentions() {
     let changed = remembered_after(&old, &new, NOW + 10);
     let scope = |left| vec![("a".to_owned(), left)];
     assert_eq!(former(&changed, &new, NOW + 10), scope(2 * HOUR + 1));
-    // A restart does not begin again.
+    // A restart does not restart the period.
     let again = remembered_after(&changed, &new, NOW + 10 + HOUR);
     assert_eq!(former(&again, &new, NOW + 10 + HOUR), scope(HOUR + 1));
     assert_eq!(former(&again, &new, NOW + 11 + 2 * HOUR), []);
@@ -240,7 +240,7 @@ fn a_former_scope_is_looked_up_although_the_configuration_no_longer_names_it() {
     let third = remembered_after(&second, &c, NOW + 3600);
     let both = [("a".to_owned(), 10 + day - 3600), ("b".to_owned(), day)];
     assert_eq!(former(&third, &c, NOW + 3600), both);
-    // Past their time, nothing is looked up.
+    // After that period nothing is looked up.
     let late = NOW + 3 * day;
     assert_eq!(former(&remembered_after(&third, &c, late), &c, late), []);
 }
@@ -260,7 +260,7 @@ fn a_shorter_retention_does_not_shorten_the_time_of_former_records() {
 #[test]
 fn only_a_shorter_retention_leaves_records_of_a_former_one() {
     let at = |retention: &str| route("POST /v1/**", &format!("retention = \"{retention}\""));
-    let until = |entries: &[RouteEntry]| {
+    let until = |entries: &[RememberedRoute]| {
         entries.first().and_then(|entry| entry.guard.as_ref()).unwrap().former_retention_until
     };
     let long = remembered(&at("2h"));
@@ -289,7 +289,7 @@ fn more_routes_than_a_store_remembers_are_refused() {
 #[test]
 fn the_time_of_the_first_warning_is_remembered() {
     let warns = route("POST /a", "scope = \"s\"\nkey = { required = \"warn\" }");
-    let since = |entries: &[RouteEntry]| entries.first().unwrap().warned_since();
+    let since = |entries: &[RememberedRoute]| entries.first().unwrap().warned_since();
     let first = remembered(&warns);
     let later = remembered_after(&first, &warns, NOW + 1_000);
     assert_eq!((since(&first).is_some(), since(&later)), (true, since(&first)));

@@ -8,7 +8,7 @@ use semel::{
     BeginRequest, Lease, MemoryStore, Semel,
     core::{Caller, Fingerprint, Key, Policy, Problem, RecordId, Scope},
 };
-use semel_testkit::unsteady::{Unsteady, Verb, Weather};
+use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 use semel_tower::NeverReached;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -93,8 +93,8 @@ async fn a_request_that_no_connection_accepts_has_never_reached_the_upstream() {
 
 /// A lease that its owner may not rely on any more: the store does not respond to renewals.
 async fn lapsed_lease() -> Lease {
-    let store = Unsteady::new(MemoryStore::new());
-    store.set(Verb::Renew, Weather::Stuck);
+    let store = FlakyStore::new(MemoryStore::new());
+    store.set(StoreCall::Renew, StoreCondition::Hanging);
     let semel = Semel::new(store);
     let id = RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), Key::new("k").unwrap());
     let policy = Policy { lease: Duration::from_millis(100), ..Policy::default() };

@@ -5,14 +5,14 @@ use semel::{
     core::{OnStoreDown, OnUnknown, StateName},
     once::RunReport,
 };
-use semel_testkit::unsteady::{Unsteady, Weather};
+use semel_testkit::flaky_store::{FlakyStore, StoreCondition};
 use tokio::time::sleep;
 
 use super::{Harness, once, seconds};
 
 /// An engine whose connection to the store can be cut.
-fn cut_off(harness: &Harness) -> (Unsteady, Semel) {
-    let way = Unsteady::new(harness.store.clone());
+fn cut_off(harness: &Harness) -> (FlakyStore, Semel) {
+    let way = FlakyStore::new(harness.store.clone());
     let semel = Semel::new(way.clone());
     (way, semel)
 }
@@ -25,12 +25,12 @@ async fn while_the_store_is_away_nothing_runs() {
         let runs = harness.runs.clone();
         once(&semel, "k").run(move |_| async move { Ok(runs.one_more()) })
     };
-    way.set_all(Weather::Away);
+    way.set_all(StoreCondition::Unavailable);
     let error = call().await.unwrap_err();
     assert_eq!(error.kind(), OnceErrorKind::StoreUnavailable);
     assert!(error.retry_later());
     assert_eq!(harness.runs.count(), 0);
-    way.set_all(Weather::Fair);
+    way.set_all(StoreCondition::Available);
     sleep(seconds(1)).await;
     assert!(matches!(call().await, Ok(Outcome::Ran(1))));
 }
@@ -39,7 +39,7 @@ async fn while_the_store_is_away_nothing_runs() {
 async fn a_call_that_may_pass_runs_unguarded_and_nothing_of_it_is_final() {
     let harness = Harness::new();
     let (way, semel) = cut_off(&harness);
-    way.set_all(Weather::Away);
+    way.set_all(StoreCondition::Unavailable);
     for run in 1..=2 {
         let runs = harness.runs.clone();
         let call = once(&semel, "k").on_store_down(OnStoreDown::Pass);
@@ -89,7 +89,7 @@ async fn an_unguarded_run_reports_its_end_under_every_policy() {
         for way in WAYS {
             let harness = Harness::new();
             let (weather, semel) = cut_off(&harness);
-            weather.set_all(Weather::Away);
+            weather.set_all(StoreCondition::Unavailable);
             let call = once(&semel, "k").on_store_down(OnStoreDown::Pass).on_unknown(rule);
             let outcome = call.run(move |_| async move { end(way) }).await.unwrap();
             assert!(!outcome.is_final());
@@ -104,7 +104,7 @@ async fn a_call_that_joins_an_unguarded_run_learns_that_it_is_unguarded() {
     for way in WAYS {
         let harness = Harness::new();
         let (weather, semel) = cut_off(&harness);
-        weather.set_all(Weather::Away);
+        weather.set_all(StoreCondition::Unavailable);
         let call = || {
             let runs = harness.runs.clone();
             let call = once(&semel, "k").on_store_down(OnStoreDown::Pass).wait(seconds(60));
@@ -135,7 +135,7 @@ async fn an_unrecorded_outcome_is_unknown_until_the_store_recovers() {
     let (way, semel) = cut_off(&harness);
     let (runs, cut) = (harness.runs.clone(), way.clone());
     let outcome = once(&semel, "k").run(move |_| async move {
-        cut.set_all(Weather::Away);
+        cut.set_all(StoreCondition::Unavailable);
         Ok(runs.one_more())
     });
     let outcome = outcome.await;
@@ -144,7 +144,7 @@ async fn an_unrecorded_outcome_is_unknown_until_the_store_recovers() {
     assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(false)));
     assert_eq!(harness.record("k").await.unwrap().state.name(), StateName::InFlight);
 
-    way.set_all(Weather::Fair);
+    way.set_all(StoreCondition::Available);
     sleep(seconds(30)).await;
     let outcome = once(&harness.elsewhere(), "k").run(|_| async { Ok(9_u32) }).await;
     assert!(matches!(outcome, Ok(Outcome::Replayed(1))), "{outcome:?}");
@@ -156,7 +156,7 @@ async fn a_refusal_that_cannot_be_recorded_is_unknown_and_keeps_its_reason() {
     let harness = Harness::new();
     let (way, semel) = cut_off(&harness);
     let outcome = once(&semel, "k").run(move |_| async move {
-        way.set_all(Weather::Away);
+        way.set_all(StoreCondition::Unavailable);
         Err::<u32, _>(OperationError::refused("closed"))
     });
     let outcome = outcome.await;
@@ -172,7 +172,7 @@ async fn a_failure_that_cannot_be_recorded_is_unknown_too() {
     let harness = Harness::new();
     let (way, semel) = cut_off(&harness);
     let outcome = once(&semel, "k").on_unknown(OnUnknown::Fail).run(move |_| async move {
-        way.set_all(Weather::Away);
+        way.set_all(StoreCondition::Unavailable);
         Err::<u32, _>(OperationError::unknown("line dead"))
     });
     let outcome = outcome.await;

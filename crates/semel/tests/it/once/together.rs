@@ -7,7 +7,7 @@ use semel::{
     core::{OnUnknown, StateName, StateView},
     once::RunReport,
 };
-use semel_testkit::unsteady::{Unsteady, Weather};
+use semel_testkit::flaky_store::{FlakyStore, StoreCondition};
 use tokio::{
     sync::Notify,
     task::JoinHandle,
@@ -207,7 +207,7 @@ async fn dropping_the_call_changes_nothing_about_the_execution() {
 /// A run whose process is cut off from the store for longer than its lease, until `wake`.
 fn zombie(
     harness: &Harness,
-    way: &Unsteady,
+    way: &FlakyStore,
     wake: &Arc<Notify>,
     end: fn(u32) -> Result<u32, OperationError>,
 ) -> JoinHandle<OnceResult> {
@@ -224,10 +224,10 @@ fn zombie(
 
 /// The outcome of a zombie that ends with `end` after another run returned 2.
 async fn outrun(harness: &Harness, end: fn(u32) -> Result<u32, OperationError>) -> OnceResult {
-    let (way, wake) = (Unsteady::new(harness.store.clone()), Arc::new(Notify::new()));
+    let (way, wake) = (FlakyStore::new(harness.store.clone()), Arc::new(Notify::new()));
     let zombie = zombie(harness, &way, &wake, end);
     sleep(seconds(1)).await;
-    way.set_all(Weather::Away);
+    way.set_all(StoreCondition::Unavailable);
     sleep(seconds(20)).await;
 
     let (runs, elsewhere) = (harness.runs.clone(), harness.elsewhere());
@@ -235,7 +235,7 @@ async fn outrun(harness: &Harness, end: fn(u32) -> Result<u32, OperationError>) 
     let second = second.run(|_| async move { Ok(runs.one_more()) }).await;
     assert!(matches!(second, Ok(Outcome::Ran(2))), "{second:?}");
 
-    way.set_all(Weather::Fair);
+    way.set_all(StoreCondition::Available);
     wake.notify_one();
     zombie.await.unwrap()
 }
@@ -277,10 +277,10 @@ async fn a_zombie_gets_in_progress_or_unknown() {
     for (end, nothing_known) in [(None, false), (Some(OperationError::retry("bank closed")), true)]
     {
         let harness = Harness::new();
-        let (way, wake) = (Unsteady::new(harness.store.clone()), Arc::new(Notify::new()));
+        let (way, wake) = (FlakyStore::new(harness.store.clone()), Arc::new(Notify::new()));
         let zombie = zombie(&harness, &way, &wake, Ok);
         sleep(seconds(1)).await;
-        way.set_all(Weather::Away);
+        way.set_all(StoreCondition::Unavailable);
         sleep(seconds(20)).await;
 
         let elsewhere = harness.elsewhere();
@@ -294,7 +294,7 @@ async fn a_zombie_gets_in_progress_or_unknown() {
         sleep(seconds(1)).await;
 
         // Its next renewal shows that it is one.
-        way.set_all(Weather::Fair);
+        way.set_all(StoreCondition::Available);
         sleep(seconds(5)).await;
         wake.notify_one();
         let outcome = zombie.await.unwrap();

@@ -6,7 +6,7 @@ use semel_core::{
 
 use super::{
     super::{
-        event::{CallFailure, ReplyFate},
+        event::{CallFailure, ReplyDelivery},
         setup::{Bug, LEASE},
         story::{self, name},
         world::{
@@ -18,7 +18,7 @@ use super::{
 };
 
 impl Transition<'_> {
-    pub(super) fn serve(&mut self, actor: usize, slot: CallSlot, fate: ReplyFate) {
+    pub(super) fn serve(&mut self, actor: usize, slot: CallSlot, delivery: ReplyDelivery) {
         let call = self.world.actors[actor].slot(slot).take().expect("a call");
         if let (CallState::Going, Some(read)) = (&call.way, self.reads_lapsed(&call.request)) {
             self.writer
@@ -28,15 +28,15 @@ impl Transition<'_> {
             return;
         }
         let reply = self.at_store(actor, &call);
-        match fate {
-            ReplyFate::Prompt => self.hear(actor, &call.request, reply),
-            ReplyFate::Slow => {
+        match delivery {
+            ReplyDelivery::Prompt => self.hear(actor, &call.request, reply),
+            ReplyDelivery::Slow => {
                 self.world.left.slow -= 1;
                 self.writer.say(|| "the reply is slow".to_owned());
                 let way = CallState::Coming(reply, true);
                 *self.world.actors[actor].slot(slot) = Some(Call { request: call.request, way });
             }
-            ReplyFate::Lost => {
+            ReplyDelivery::Lost => {
                 self.world.left.losses -= 1;
                 self.writer.say(|| "the reply is lost".to_owned());
                 self.fail(actor, &call.request, &unavailable().effect_unknown());
@@ -56,7 +56,7 @@ impl Transition<'_> {
         self.world.left.losses -= 1;
         let call = self.world.actors[actor].slot(slot).take().expect("a call");
         let (error, words) = match failure {
-            CallFailure::NothingHappened => (unavailable(), "fails, and surely did nothing"),
+            CallFailure::NothingHappened => (unavailable(), "fails without an effect"),
             CallFailure::Unknown => {
                 (unavailable().effect_unknown(), "fails, and perhaps did something")
             }

@@ -27,7 +27,7 @@ impl Transition<'_> {
                 (Resolution::Completed(Answer::not_retained(299)), "says what the answer is")
             }
             OperatorAct::Release => (Resolution::Released, "says that it did not happen"),
-            OperatorAct::Forget => (Resolution::Deleted(state), "has it forgotten"),
+            OperatorAct::Forget => (Resolution::Deleted(state), "deletes it"),
         };
         let now = self.world.store_time();
         let resolved = self.world.store.resolve(seen, &resolution, now, self.exploration.setup.bug);

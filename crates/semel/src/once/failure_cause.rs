@@ -4,11 +4,12 @@ use std::{error::Error, fmt};
 
 /// The error that an operation returned.
 ///
-/// If this call ran the operation it is the error itself, to be [downcast](Reason::downcast_ref).
-/// For a joined execution it is the text. It is an [`Error`], so a caller can return it with `?`.
-pub struct Reason(pub(super) Box<dyn Error + Send + Sync>);
+/// If this call ran the operation, it is the error itself, to be
+/// [downcast](FailureCause::downcast_ref). For a joined execution it is the text. It is an
+/// [`Error`], so a caller can return it with `?`.
+pub struct FailureCause(pub(super) Box<dyn Error + Send + Sync>);
 
-impl Reason {
+impl FailureCause {
     /// The error text of a joined execution.
     pub(super) fn from_text(text: String) -> Self {
         Self(text.into())
@@ -33,19 +34,19 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl fmt::Debug for Reason {
+impl fmt::Debug for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl Error for Reason {
+impl Error for FailureCause {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source()
     }
