@@ -21,7 +21,7 @@ use crate::{
 use self::{
     attack::Attack,
     innocent::Asked,
-    server::{Gateway, Upstream},
+    server::{AttackedUpstream, Gateway},
 };
 
 const FAMILY: &str = "attacks";
@@ -42,7 +42,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     if !settings.wants(FAMILY) {
         return Ok(());
     }
-    let upstream = Upstream::start()?;
+    let upstream = AttackedUpstream::start()?;
     let asks = settings.or_quick(250, 50);
     let mut table = vec![[
         "attack".to_owned(),
@@ -80,7 +80,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
 fn beside(
     attack: Attack,
     program: &Path,
-    upstream: &Upstream,
+    upstream: &AttackedUpstream,
     folder: &Path,
     asks: usize,
 ) -> anyhow::Result<(Asked, f64)> {

@@ -32,12 +32,12 @@ const LISTENING: &str = "listening on http://";
 
 /// A service on threads of its own.
 #[derive(Debug)]
-pub(super) struct Upstream {
+pub(super) struct AttackedUpstream {
     pub(super) port: u16,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Upstream {
+impl AttackedUpstream {
     pub(super) fn start() -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

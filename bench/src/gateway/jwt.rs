@@ -19,7 +19,7 @@ const CONNECTIONS: usize = 64;
 const TOKENS: usize = 1000;
 
 /// How callers prove who they are.
-struct Subject {
+struct JwtCase {
     name: &'static str,
     /// The caller rule of the gateway.
     rule: String,
@@ -58,9 +58,9 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     Ok(())
 }
 
-fn opaque() -> Subject {
+fn opaque() -> JwtCase {
     let token = |number| format!("Bearer sk_live_{number:032}");
-    Subject {
+    JwtCase {
         name: "opaque bearer",
         rule: "\"authorization\"".to_owned(),
         credentials: (0..TOKENS).map(token).collect(),
@@ -68,10 +68,10 @@ fn opaque() -> Subject {
     }
 }
 
-fn verified() -> Subject {
+fn verified() -> JwtCase {
     let key = SigningKey::generate("k", Algorithm::RS256);
     let token = |number| format!("Bearer {}", key.sign(&claims(&format!("customer-{number}"))));
-    Subject {
+    JwtCase {
         name: "verified JWT",
         rule: format!(
             "{{ jwt = {{ jwks = \"jwks.json\", issuer = \"{ISSUER}\", \
@@ -82,7 +82,7 @@ fn verified() -> Subject {
     }
 }
 
-fn measure(settings: &Settings, subject: &Subject) -> anyhow::Result<HttpMeasurement> {
+fn measure(settings: &Settings, subject: &JwtCase) -> anyhow::Result<HttpMeasurement> {
     let folder = files::scratch_folder(settings)?;
     fs::write(folder.path().join("jwks.json"), &subject.key_set)?;
     let upstream = Upstream::start(Duration::ZERO)?;

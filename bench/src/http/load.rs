@@ -379,7 +379,7 @@ mod tests {
         let warm_up = Duration::from_millis(20);
         let length = Length::Time(warm_up);
         let load = HttpLoad { connections: 1, keys, warm_up, length };
-        let mut driver = Driver::connect(port, load)?;
+        let mut driver = Driver::connect(port, load, &[])?;
         driver.begin()?;
         driver.run(length)?;
         let checked = driver.check().map(|()| driver.latencies.len());

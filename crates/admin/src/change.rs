@@ -29,11 +29,11 @@ const WHO_BYTES_MAX: usize = 200;
 
 type BodyResult = Result<Bytes, BytesRejection>;
 type ApiStateExtractor = State<Arc<ApiState>>;
-type PeerAddress = Extension<SocketAddr>;
+type PeerExtension = Extension<SocketAddr>;
 
 pub(super) async fn resolve(
     State(state): ApiStateExtractor,
-    Extension(peer): PeerAddress,
+    Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<DoneView>, ApiError> {
@@ -47,7 +47,7 @@ pub(super) async fn resolve(
 
 pub(super) async fn resolve_many(
     State(state): ApiStateExtractor,
-    Extension(peer): PeerAddress,
+    Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<ManyView>, ApiError> {
@@ -62,7 +62,7 @@ pub(super) async fn resolve_many(
 
 pub(super) async fn delete(
     State(state): ApiStateExtractor,
-    Extension(peer): PeerAddress,
+    Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<DoneView>, ApiError> {
@@ -76,7 +76,7 @@ pub(super) async fn delete(
 
 pub(super) async fn sweep(
     State(state): ApiStateExtractor,
-    Extension(peer): PeerAddress,
+    Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<SweepView>, ApiError> {
@@ -91,7 +91,7 @@ pub(super) async fn sweep(
 
 pub(super) async fn reload(
     State(state): ApiStateExtractor,
-    Extension(peer): PeerAddress,
+    Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<DoneView>, ApiError> {

@@ -96,7 +96,7 @@ impl Cli {
             Command::Reload(args) => reload::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::List(args) => list::run(args),
-            Command::Caller(args) => caller::run(args),
+            Command::Caller(args) => caller::run(&args),
             Command::Resolve(args) => resolve::run(args),
             Command::Delete(args) => delete::run(args),
             Command::Sweep(args) => sweep::run(args),

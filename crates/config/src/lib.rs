@@ -28,6 +28,7 @@ mod effects;
 mod explain;
 mod files;
 mod keys;
+mod limits;
 mod load;
 mod loader;
 mod machine;
@@ -60,10 +61,7 @@ use std::{
 };
 
 use http::{HeaderName, Method, Uri, uri::Authority};
-use semel::{
-    Quotas,
-    core::{FingerprintRule, Policy, Scope, canonical::Pointer},
-};
+use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
 
 pub use self::{
@@ -71,6 +69,7 @@ pub use self::{
     cli_overrides::Overrides,
     deadline::DeadlineSetting,
     explain::{default_toml, schema_json},
+    limits::Limits,
     load::{audit_beside, lacks_shared_caller_secret},
     matching::{contains_loosely, takes_path, takes_path_loosely},
     path::normal_path,
@@ -82,7 +81,8 @@ pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
     urls::{CacheUrl, ServerUrl, StoreUrl},
-    verified_callers::{ClientAuth, JwtKeySource, JwtRule, JwtSecret},
+    values::ClientAuth,
+    verified_callers::{JwtKeySource, JwtRule, JwtSecret},
 };
 
 /// A whole configuration.
@@ -247,50 +247,6 @@ impl OperatorToken {
 /// The secret that turns a credential into a caller's name. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CallerSecret(pub String);
-
-/// Limits on sizes, times and counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The bytes of a request's head.
-    pub header_bytes: usize,
-    /// The fields of a request's head.
-    pub headers: usize,
-    /// Timeout for receiving a head, and idle timeout of connections.
-    pub header_timeout: Duration,
-    /// Timeout for receiving a guarded body; idle timeout of other bodies.
-    pub body_timeout: Duration,
-    /// Timeout for the first byte of a guarded body.
-    pub body_start_timeout: Duration,
-    /// Minimum bytes per second of a body that is not guarded, once it has taken `body_timeout`; 0
-    /// for none.
-    pub body_rate: u64,
-    /// Write timeout of a client connection, and of one HTTP/2 response.
-    pub answer_timeout: Duration,
-    /// Idle timeout of tunnels.
-    pub tunnel_timeout: Duration,
-    /// Connections of clients.
-    pub connections: usize,
-    /// Operations that run.
-    pub in_flight: usize,
-    /// Operations that one caller has running or waiting.
-    pub per_caller: usize,
-    /// Requests that wait for another's answer.
-    pub waiting: usize,
-    /// Bytes of completed records that are cached.
-    pub cache_bytes: u64,
-    /// Records in the store.
-    pub records: usize,
-    /// Size of the records in the store.
-    pub store_size: u64,
-    /// Free space to keep on the disk of the store.
-    pub disk_free: u64,
-    /// Records of one caller.
-    pub records_per_caller: usize,
-    /// Held records of one caller.
-    pub held_per_caller: usize,
-    /// Bytes of request bodies and answers that are in memory.
-    pub memory: usize,
-}
 
 /// Where the secret comes from that turns a credential into a caller's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -551,47 +507,6 @@ impl Upstream {
             pool_idle: Duration::from_secs(4),
             pool_max: 1024,
         })
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            header_bytes: 32 << 10,
-            headers: 100,
-            header_timeout: Duration::from_secs(30),
-            body_timeout: Duration::from_secs(30),
-            body_start_timeout: Duration::from_secs(10),
-            body_rate: 100,
-            answer_timeout: Duration::from_secs(60),
-            tunnel_timeout: Duration::from_secs(10 * 60),
-            connections: 10_000,
-            in_flight: 10_000,
-            per_caller: 2_500,
-            waiting: 10_000,
-            cache_bytes: 64 << 20,
-            records: 100_000_000,
-            store_size: 256 << 30,
-            disk_free: 1 << 30,
-            records_per_caller: 25_000_000,
-            held_per_caller: 10_000,
-            memory: machine::default_memory_budget(),
-        }
-    }
-}
-
-impl Limits {
-    /// What may be in the store.
-    #[must_use]
-    pub fn quotas(&self) -> Quotas {
-        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        Quotas {
-            records: count(self.records),
-            store_bytes: self.store_size,
-            disk_free_min: self.disk_free,
-            records_per_caller: count(self.records_per_caller),
-            held_per_caller: count(self.held_per_caller),
-        }
     }
 }
 

@@ -58,7 +58,17 @@ macro_rules! words {
 }
 
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
-words!(super::ClientAuth { "optional" => Self::Optional, "required" => Self::Required });
+/// Whether a client must have a certificate, where there is a CA for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// A connection without one is accepted.
+    #[default]
+    Optional,
+    /// A connection without one is refused in the handshake.
+    Required,
+}
+
+words!(ClientAuth { "optional" => Self::Optional, "required" => Self::Required });
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(OnUnmatched { "pass" => Self::Pass, "refuse" => Self::Refuse });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });

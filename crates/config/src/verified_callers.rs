@@ -75,16 +75,6 @@ pub enum JwtKeySource {
     SecretFile(PathBuf),
 }
 
-/// Whether a client must have a certificate, where there is a CA for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientAuth {
-    /// A connection without one is accepted.
-    #[default]
-    Optional,
-    /// A connection without one is refused in the handshake.
-    Required,
-}
-
 /// The secret of an issuer. It is never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct JwtSecret(pub String);

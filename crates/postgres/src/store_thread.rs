@@ -81,9 +81,9 @@ impl Drop for StoreThread {
 }
 
 /// What the tasks of a store share with its handle.
-type OpenedStore = (Arc<SharedState>, Arc<NotificationListener>, mpsc::Sender<BackgroundTask>);
+type StartedStore = (Arc<SharedState>, Arc<NotificationListener>, mpsc::Sender<BackgroundTask>);
 
-type Ready = oneshot::Sender<Result<OpenedStore, StoreError>>;
+type Ready = oneshot::Sender<Result<StartedStore, StoreError>>;
 
 async fn run(connector: Arc<SessionConnector>, ready: Ready) {
     let (shared, first) = match open(connector).await {

@@ -40,6 +40,7 @@ pub struct SigningKey {
 impl SigningKey {
     /// A new key for RS256, PS256, ES256 or EdDSA.
     #[must_use]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others that are used are RSA")]
     pub fn generate(kid: &str, algorithm: Algorithm) -> Self {
         install();
         let of = |key: &EncodingKey| {

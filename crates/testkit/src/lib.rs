@@ -19,10 +19,6 @@ pub mod wire;
 
 pub use semel_conformance::{clock, conform, fixture, with};
 
-// Former names, which suites of other crates still import.
-#[doc(hidden)]
-pub use flaky_store as unsteady;
-
 /// Whether the long editions of the tests were asked for (`cargo xtask torture`).
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place where the tests read it")]

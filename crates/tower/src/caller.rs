@@ -34,7 +34,6 @@ use self::{
 };
 pub use self::{
     certificate::{CertificateField, ClientCertificate},
-    failure::CallerFailure,
     network::{Network, NetworkError, PeerAddress},
     secret::{SECRET_BYTES_MIN, Secret, SecretError},
 };
@@ -43,7 +42,10 @@ pub use self::{
     jwks::{Jwks, JwksError},
     jwt::JwtVerifier,
 };
-use crate::{host, refusal::RequestRefusal};
+use crate::{
+    host,
+    refusal::{CallerFailure, RequestRefusal},
+};
 
 /// How a route identifies the caller of a request: an ordered list of rules, never empty.
 ///

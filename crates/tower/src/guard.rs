@@ -52,6 +52,7 @@ pub(crate) struct RequestGuard<S> {
 }
 
 /// A request whose body was read.
+#[expect(clippy::large_enum_variant, reason = "most are guarded, and a box costs an allocation")]
 enum PreparedRequest {
     Guarded(GuardedRequest, Request<BufferedBody>),
     /// It has no key and needs none.

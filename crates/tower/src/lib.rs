@@ -445,8 +445,8 @@ pub use caller::ClientCertificateError;
 #[cfg(feature = "jwks-url")]
 pub use caller::check_jwks_url;
 pub use caller::{
-    CallerFailure, Callers, CallersError, CertificateField, ClientCertificate, Network,
-    NetworkError, PeerAddress, SECRET_BYTES_MIN, Secret, SecretError,
+    Callers, CallersError, CertificateField, ClientCertificate, Network, NetworkError, PeerAddress,
+    SECRET_BYTES_MIN, Secret, SecretError,
 };
 #[cfg(feature = "jwt")]
 pub use caller::{Jwks, JwksError, JwtVerifier};
@@ -462,6 +462,7 @@ pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};
+pub use refusal::CallerFailure;
 pub use replay_headers::may_be_kept;
 pub use reply::refusal;
 pub use semel::{Lease, Sender, transactional::INBOX_RETENTION};

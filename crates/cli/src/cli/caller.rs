@@ -54,12 +54,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = match config::load(args.config.as_deref(), &args.overrides) {
         Ok(config) => config,
         Err(code) => return Ok(code),
     };
-    let guard = guard(&config, &args)?;
+    let guard = guard(&config, args)?;
     let parts = args.request()?;
     let secret = if guard.callers.iter().any(CallerRule::hashes) {
         store::existing_caller_secret(&config)?

@@ -134,9 +134,9 @@ async fn a_certificate_of_another_authority_is_refused_in_the_handshake() {
     for auth in ["optional", "required"] {
         let gateway = gateway(&authority, &upstream, rule, auth).await;
         let before = upstream.request_count();
-        let stranger = other.certify("shop-7", vec![uri("spiffe://shops/7")]);
+        let other_client = other.certify("shop-7", vec![uri("spiffe://shops/7")]);
         let send = |identity| authority.send(gateway.address(), identity, charge(auth, ORDER));
-        assert!(send(Some(&stranger)).await.is_err());
+        assert!(send(Some(&other_client)).await.is_err());
         assert_eq!(upstream.request_count(), before);
         let none = send(None).await;
         assert_eq!(none.is_ok(), auth == "optional", "without a certificate: the next rule");

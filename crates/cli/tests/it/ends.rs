@@ -61,7 +61,7 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
     assert_eq!(upstream.requests_with_key(key).len(), runs, "{key} under {on_unknown}");
 }
 
-/// ClientRequest, then broken: the first client gets an unknown outcome; where that is final, it gets the
+/// Sent, then broken: the first client gets an unknown outcome; where that is final, it gets the
 /// same as every repeat.
 async fn breaks(key: &'static str, reply: impl Fn() -> Reply + Clone + Send + Sync + 'static) {
     under_each(async |on_unknown| {

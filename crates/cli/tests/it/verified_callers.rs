@@ -71,12 +71,12 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
     let unsigned = token_of(&json!({ "alg": "none", "kid": "k" }), &claims("zoe"), b"");
     let jwk = key.jwk();
     let public = SigningKey::secret("k", jwk["n"].as_str().unwrap().as_bytes());
-    let stranger = SigningKey::generate("k", Algorithm::RS256);
+    let other_client = SigningKey::generate("k", Algorithm::RS256);
     for (token, status, slug) in [
         (unsigned, 401, "caller-unverified"),
         (public.sign(&claims("zoe")), 401, "caller-unverified"),
-        (stranger.sign(&claims("zoe")), 401, "caller-unverified"),
-        (stranger.named("x").sign(&claims("zoe")), 401, "caller-unverified"),
+        (other_client.sign(&claims("zoe")), 401, "caller-unverified"),
+        (other_client.named("x").sign(&claims("zoe")), 401, "caller-unverified"),
         (changed(json!({ "exp": seconds_from_now(-70) })), 401, "caller-unverified"),
         (changed(json!({ "nbf": seconds_from_now(3600) })), 401, "caller-unverified"),
         (changed(json!({ "iss": "https://other.example" })), 403, "caller-unidentified"),

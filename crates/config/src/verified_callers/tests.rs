@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::{Config, Guard, Overrides};
+use crate::{ClientAuth, Config, Guard, Overrides};
 
 const TLS: &str = "[gateway.tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n";
 

@@ -130,7 +130,7 @@ fn none_of_a_hundred_thousand_requests_begins_after_its_deadline() {
         let mut now = random.below(100);
         let (mut flow, mut step) = Flow::begin(plan_until(&policy, deadline), at(now));
         loop {
-            step = match step {
+            step = match step.clone() {
                 Action::Claim => {
                     now += random.below(1500);
                     match random.below(4) {
@@ -157,7 +157,11 @@ fn none_of_a_hundred_thousand_requests_begins_after_its_deadline() {
                 }
                 Action::Record(..) => flow.on_recorded(semel_core::Fenced::Applied, at(now)),
                 Action::Reply(Reply::Problem(Problem::StoreUnavailable)) => break,
-                step => panic!("{step:?}"),
+                Action::Guard(_)
+                | Action::Renew(_)
+                | Action::Look
+                | Action::Reply(_)
+                | Action::Done => panic!("{step:?}"),
             };
         }
     }

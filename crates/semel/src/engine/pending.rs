@@ -84,7 +84,10 @@ impl Pending {
     pub fn ignore_deadline(self) -> Self {
         match self.0 {
             PendingState::OwnerUntil(wait) => Self(PendingState::Owner(wait.reply_rx)),
-            state => Self(state),
+            state
+            @ (PendingState::Ready(_) | PendingState::Owner(_) | PendingState::Waiting(_)) => {
+                Self(state)
+            }
         }
     }
 

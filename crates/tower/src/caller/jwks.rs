@@ -98,7 +98,7 @@ pub(super) struct VerificationKey {
 }
 
 /// The result of looking for the key of a token.
-pub(super) enum KeyLookup<T> {
+pub(super) enum VerificationKeyLookup<T> {
     Found(T),
     /// The key exists and is for another algorithm, or no key can have this algorithm.
     WrongAlgorithm,
@@ -191,21 +191,23 @@ impl Jwks {
         kid: Option<&str>,
         algorithm: Algorithm,
         use_key: impl FnOnce(&VerificationKey) -> T,
-    ) -> KeyLookup<T> {
+    ) -> VerificationKeyLookup<T> {
         let keys = self.state.keys.load();
         let Some(set) = keys.as_ref() else {
             self.state.refresh_wanted.notify_one();
-            return KeyLookup::Unavailable;
+            return VerificationKeyLookup::Unavailable;
         };
         match set.find(kid, algorithm) {
-            KeyLookup::Found(key) => KeyLookup::Found(use_key(key)),
-            KeyLookup::WrongAlgorithm => KeyLookup::WrongAlgorithm,
-            KeyLookup::Unknown | KeyLookup::Unavailable if self.state.is_current() => {
-                KeyLookup::Unknown
+            VerificationKeyLookup::Found(key) => VerificationKeyLookup::Found(use_key(key)),
+            VerificationKeyLookup::WrongAlgorithm => VerificationKeyLookup::WrongAlgorithm,
+            VerificationKeyLookup::Unknown | VerificationKeyLookup::Unavailable
+                if self.state.is_current() =>
+            {
+                VerificationKeyLookup::Unknown
             }
-            KeyLookup::Unknown | KeyLookup::Unavailable => {
+            VerificationKeyLookup::Unknown | VerificationKeyLookup::Unavailable => {
                 self.state.refresh_wanted.notify_one();
-                KeyLookup::Unavailable
+                VerificationKeyLookup::Unavailable
             }
         }
     }
@@ -302,22 +304,32 @@ impl KeySet {
 
     /// The key id selects the key. Without one, the only key for the algorithm is meant. A shared
     /// secret is the only key there is, whatever the token calls it.
-    fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> KeyLookup<&VerificationKey> {
+    fn find(
+        &self,
+        kid: Option<&str>,
+        algorithm: Algorithm,
+    ) -> VerificationKeyLookup<&VerificationKey> {
         let secret = |key: &&VerificationKey| key.algorithms == [Algorithm::HS256];
         if let Some(key) = self.keys.first().filter(secret) {
             let is_hmac = algorithm == Algorithm::HS256;
-            return if is_hmac { KeyLookup::Found(key) } else { KeyLookup::WrongAlgorithm };
+            return if is_hmac {
+                VerificationKeyLookup::Found(key)
+            } else {
+                VerificationKeyLookup::WrongAlgorithm
+            };
         }
         if ![RSA, EC, ED].iter().any(|family| family.contains(&algorithm)) {
-            return KeyLookup::WrongAlgorithm;
+            return VerificationKeyLookup::WrongAlgorithm;
         }
         let named = |key: &&VerificationKey| kid.is_none() || key.kid.as_deref() == kid;
         let fits = |key: &&VerificationKey| key.algorithms.contains(&algorithm);
         let mut fitting = self.keys.iter().filter(named).filter(fits);
         match (fitting.next(), fitting.next()) {
-            (Some(key), None) => KeyLookup::Found(key),
-            (None, _) if self.keys.iter().any(|key| named(&key)) => KeyLookup::WrongAlgorithm,
-            (None, _) | (Some(_), Some(_)) => KeyLookup::Unknown,
+            (Some(key), None) => VerificationKeyLookup::Found(key),
+            (None, _) if self.keys.iter().any(|key| named(&key)) => {
+                VerificationKeyLookup::WrongAlgorithm
+            }
+            (None, _) | (Some(_), Some(_)) => VerificationKeyLookup::Unknown,
         }
     }
 }

@@ -13,10 +13,10 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CallerFailure, CallerRefusal, Callers, Identification, authorization, bounded, jwks::KeyLookup,
+    CallerRefusal, Callers, Identification, authorization, bounded, jwks::VerificationKeyLookup,
     named_caller, only_line,
 };
-use crate::{Jwks, caller::CallerExtractor};
+use crate::{Jwks, caller::CallerExtractor, refusal::CallerFailure};
 
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -72,9 +72,8 @@ impl JwtVerifier {
     ) -> Self {
         // Fails if the process has chosen another provider, which then stays in force.
         let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
-        let mut validation = Validation::default();
-        validation.validate_nbf = true;
-        validation.leeway = LEEWAY.as_secs();
+        let leeway = LEEWAY.as_secs();
+        let mut validation = Validation { validate_nbf: true, leeway, ..Validation::default() };
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.set_issuer(&[issuer]);
         validation.aud = Some(audiences.into_iter().map(Into::into).collect());
@@ -155,13 +154,15 @@ impl JwtVerifier {
             decoded.map(|token| (token.claims, key.digest)).map_err(|error| refusal(error.kind()))
         });
         let (claims, key) = match decoded {
-            KeyLookup::Found(decoded) => decoded?,
-            KeyLookup::WrongAlgorithm => return Err(refusal(&ErrorKind::InvalidAlgorithm)),
-            KeyLookup::Unknown => {
+            VerificationKeyLookup::Found(decoded) => decoded?,
+            VerificationKeyLookup::WrongAlgorithm => {
+                return Err(refusal(&ErrorKind::InvalidAlgorithm));
+            }
+            VerificationKeyLookup::Unknown => {
                 let detail = "the issuer has no key of the name that the token states";
                 return Err(CallerRefusal::new(CallerFailure::KeyUnknown, detail));
             }
-            KeyLookup::Unavailable => return Err(keys_unavailable()),
+            VerificationKeyLookup::Unavailable => return Err(keys_unavailable()),
         };
         let caller = self.name(&claims)?.ok_or_else(malformed)?;
         let expires = claims.get("exp").and_then(Value::as_f64).unwrap_or_default();

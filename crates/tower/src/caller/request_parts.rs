@@ -5,10 +5,11 @@ use semel::core::{Caller, caller::CALLER_BYTES_MAX};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CallerFailure, CallerRefusal, Identification, Network, PeerAddress, authorization,
+    CallerRefusal, Identification, Network, PeerAddress, authorization,
     credential::{self, CredentialKind, CredentialLocation},
     secret,
 };
+use crate::refusal::CallerFailure;
 
 /// Why a request is not anonymous, and the rule that the route would need.
 pub(super) fn not_anonymous(found: CredentialLocation<'_>) -> String {

@@ -1,6 +1,6 @@
 //! The rules of a caller, one by one and in lists.
 
-use http::{HeaderName, Request, request::Parts};
+use http::{HeaderName, HeaderValue, Request, request::Parts};
 use semel::core::{Caller, Problem};
 
 use super::*;

@@ -94,7 +94,7 @@ fn gated(harness: &Harness, gate: &Gate, length: usize) -> Router {
     harness.app(move |run| {
         let gate = gate.clone();
         async move {
-            gate.pass().await;
+            gate.wait_open().await;
             vec![u8::try_from(run).unwrap(); length]
         }
     })
@@ -114,7 +114,7 @@ async fn a_client_loses_no_answer_by_its_own_concurrency() {
         let (app, request) = (app.clone(), from(&peer, charge(key, ORDER)));
         tokio::spawn(async move { send(&app, request).await })
     });
-    until(|| harness.runs() == 5).await;
+    wait_until(|| harness.runs() == 5).await;
     gate.open();
     for (key, first) in keys.into_iter().zip(running) {
         let first = first.await.unwrap();
