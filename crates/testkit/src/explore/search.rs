@@ -48,7 +48,8 @@ impl fmt::Display for Violation {
 /// Tries everything that `setup` allows, until an invariant breaks or nothing is left to try.
 ///
 /// Worlds are remembered by a 64-bit hash. Two of a million worlds share one with a chance of 1 in
-/// 30 million, and then a part of the search would be missed, but no false violation would be reported.
+/// 30 million, and then a part of the search would be missed, but no false violation would be
+/// reported.
 #[must_use]
 pub fn explore(setup: &Setup) -> Explored {
     let exploration = Exploration::new(*setup);
