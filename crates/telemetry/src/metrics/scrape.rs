@@ -151,7 +151,7 @@ impl Scrape {
     /// Only scopes that were observed.
     fn would(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests of observing routes, by what a guard would have done";
-        let mut family = encoder.encode_descriptor("would", help, None, MetricType::Counter)?;
+        let mut family = encoder.encode_descriptor("observed", help, None, MetricType::Counter)?;
         self.each_scope(|scope| {
             let counters = || scope.would.iter().chain(&scope.observed_refusals);
             if counters().all(|counter| counted(counter) == 0) {
