@@ -22,7 +22,7 @@ impl Harness {
     }
 
     fn would(&self, what: &str) -> usize {
-        self.events.count(&format!("ObservedOutcome({what})"))
+        self.events.count(&format!("Observed({what})"))
     }
 
     async fn records(&self) -> Vec<Summary> {
