@@ -27,7 +27,7 @@ pub struct Network {
 
 /// Why a text is no [`Network`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkError(String);
+pub struct NetworkError(&'static str);
 
 impl Network {
     /// Whether an address is in the network. An IPv4 address in IPv6 notation is an IPv4 address.
@@ -54,10 +54,10 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
         let no_network = || {
-            NetworkError(format!(
-                "`{text}` is not a network: write an address and a prefix length, such as \
-                 10.0.0.0/8 or 2001:db8::/32"
-            ))
+            NetworkError(
+                "this is not a network: write an address and a prefix length, such as 10.0.0.0/8 \
+                 or 2001:db8::/32",
+            )
         };
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
@@ -74,9 +74,9 @@ impl FromStr for Network {
         }
         let network = Self { address, prefix };
         if masked(address, prefix) != masked(address, width) {
-            return Err(NetworkError(format!(
-                "`{text}` is an address in a network, not the network: its last bits must be zero"
-            )));
+            return Err(NetworkError(
+                "this is an address in a network, not the network: its last bits must be zero",
+            ));
         }
         Ok(network)
     }

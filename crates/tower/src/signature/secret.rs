@@ -52,7 +52,7 @@ impl std::fmt::Display for SignatureError {
             ),
             Self::TimestampUnsigned => f.write_str(
                 "a timestamp proves nothing unless it is signed: name its header, and write \
-                 {timestamp} in what is signed",
+                 {timestamp} in the signed text",
             ),
         }
     }

@@ -231,7 +231,7 @@ mod tests {
             error.contains("which column has the customer? The columns are `who`, `sku`"),
             "{error}"
         );
-        assert!(error.ends_with("Say it with --customer COLUMN"), "{error}");
+        assert!(error.ends_with("Select one with --customer COLUMN"), "{error}");
         let who = ColumnArgs { customer: Some("WHO".into()), ..ColumnArgs::default() };
         assert_eq!(find(&["who", "sku", "total", "date"], &who).unwrap().customer, 0);
         let error = find(&["sku", "total", "date"], &who).unwrap_err();
