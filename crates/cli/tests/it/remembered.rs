@@ -135,7 +135,7 @@ async fn two_rotations_within_the_retention_are_refused() {
     with_secrets(&base, "TWO", Some("ONE")).start().await.assert_clean_shutdown().await;
     let third = with_secrets(&base, "THREE", Some("TWO"));
     let refused = third.spawn();
-    refused.wait_for_log("the former secret is not configured any more").await;
+    refused.wait_for_log("the former secret is no longer configured").await;
     assert_eq!(refused.wait_for_exit().await.code(), Some(64));
     // The refused start has changed nothing.
     with_secrets(&base, "TWO", Some("ONE")).start().await.assert_clean_shutdown().await;
@@ -170,7 +170,7 @@ async fn a_caller_is_found_under_the_former_secret() {
     gateway.assert_clean_shutdown().await;
     // Within the retention the first one is still needed, unless an operator accepts the loss.
     let refused = keyed("TWO", None).spawn();
-    refused.wait_for_log("the former secret is not configured any more").await;
+    refused.wait_for_log("the former secret is no longer configured").await;
     refused.wait_for_log("semel serve --accept-identity-change").await;
     assert_eq!(refused.wait_for_exit().await.code(), Some(64));
     let gateway = keyed("TWO", None).argument("--accept-identity-change").start().await;

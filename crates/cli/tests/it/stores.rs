@@ -126,7 +126,7 @@ async fn a_backup_is_taken_while_the_gateway_serves_and_restored() {
     let taken = json(&semel(&setup, &["backup", "copy.db", "--json"]));
     assert!(taken["bytes"].as_u64() > Some(0), "{taken}");
     let again = semel(&setup, &["backup", "copy.db"]);
-    assert!(String::from_utf8(again.stderr).unwrap().contains("is there already"));
+    assert!(String::from_utf8(again.stderr).unwrap().contains("exists already"));
     gateway.send(charge("lost", ORDER)).await;
     gateway.assert_clean_shutdown().await;
 

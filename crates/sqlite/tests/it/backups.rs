@@ -113,10 +113,10 @@ async fn a_copy_is_one_file_for_its_owner_alone_and_replaces_nothing() {
     }
     let before = fs::read(&copy).unwrap();
     let error = backup(&path, &copy, |_| ()).unwrap_err();
-    assert!(error.to_string().contains("is there already"), "{error}");
+    assert!(error.to_string().contains("exists already"), "{error}");
     assert_eq!(fs::read(&copy).unwrap(), before);
     let error = backup(&path, folder.path().join("no/such/copy.db"), |_| ()).unwrap_err();
-    assert!(error.to_string().contains("cannot be made"), "{error}");
+    assert!(error.to_string().contains("cannot be created"), "{error}");
     let error = backup(fixture.path("no.db"), folder.path().join("other"), |_| ()).unwrap_err();
     assert!(NoStore::is_cause_of(&error), "{error}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
