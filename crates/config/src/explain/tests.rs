@@ -58,7 +58,8 @@ fn shown_defaults_are_the_real_defaults() {
     let lines: Vec<&str> = settings.lines().collect();
     let is_default = |index: usize, line: &str| {
         // A table is written whole or member by member, not both.
-        let is_member = line.starts_with("#key.") || line.starts_with("#fingerprint.");
+        let tables = ["#key.", "#fingerprint.", "#deadline."];
+        let is_member = tables.iter().any(|table| line.starts_with(table));
         is_setting(line) && !lines[index - 1].contains("For example:") && !is_member
     };
     let uncommented = uncomment(settings, is_default);

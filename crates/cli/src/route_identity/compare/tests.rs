@@ -259,7 +259,9 @@ fn a_shorter_retention_does_not_shorten_the_time_of_former_records() {
 
 #[test]
 fn only_a_shorter_retention_leaves_records_of_a_former_one() {
-    let at = |retention: &str| route("POST /v1/**", &format!("retention = \"{retention}\""));
+    let at = |retention: &str| {
+        route("POST /v1/**", &format!("scope = \"s\"\nretention = \"{retention}\""))
+    };
     let until = |entries: &[RememberedRoute]| {
         entries.first().and_then(|entry| entry.guard.as_ref()).unwrap().former_retention_until
     };
