@@ -45,7 +45,7 @@ mod database;
 mod rows;
 mod user_transaction;
 
-pub use database::{PgDatabase, PgTransactionalStore, PgTransaction, create_table};
+pub use database::{PgDatabase, PgTransaction, PgTransactionalStore, create_table};
 pub use user_transaction::PgUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.

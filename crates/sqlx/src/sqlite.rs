@@ -58,7 +58,7 @@ mod database;
 mod rows;
 mod user_transaction;
 
-pub use database::{SqliteDatabase, SqliteTransactionalStore, SqliteTransaction, create_table};
+pub use database::{SqliteDatabase, SqliteTransaction, SqliteTransactionalStore, create_table};
 pub use user_transaction::SqliteUserTransaction;
 
 /// The SQL that creates the table, for a migration of your own. It can be run repeatedly.

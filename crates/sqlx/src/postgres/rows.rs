@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel::{
     core::{Answer, Batch, Fence, Fingerprint, RecordId, time::millis},
-    transactional::{BeginResult, Entry, Recorded, RecordLookup},
+    transactional::{BeginResult, Entry, RecordLookup, Recorded},
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Result, Row as _, postgres::PgRow};

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use semel::{
     core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind},
-    transactional::{BeginResult, Database, Entry, Recorded, RecordLookup, TransactionalStore},
+    transactional::{BeginResult, Database, Entry, RecordLookup, Recorded, TransactionalStore},
 };
 use sqlx::{Error, Executor as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::{
