@@ -185,7 +185,8 @@ mod parse {
 #[cfg(feature = "mtls")]
 pub use self::parse::ClientCertificateError;
 
-#[cfg(all(test, feature = "mtls"))]
+#[cfg(test)]
+#[cfg(feature = "mtls")]
 mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 
