@@ -8,8 +8,9 @@
 //! use semel_postgres::transactional::{self, PgDatabase};
 //!
 //! # async fn order(pool: Pool) -> Result<(), Box<dyn std::error::Error>> {
-//! transactional::create_table(&pool).await?; // or put `transactional::TABLE` into a migration of
-//! yours let store = PgDatabase::new(pool).store();
+//! // Or put `transactional::TABLE` into a migration of yours.
+//! transactional::create_table(&pool).await?;
+//! let store = PgDatabase::new(pool).store();
 //! let semel = Semel::new(store.clone());
 //!
 //! let outcome = semel
