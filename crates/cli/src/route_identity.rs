@@ -50,7 +50,7 @@ impl RecordLoss {
         Self {
             what: format!(
                 "the caller secret was changed at {since}, records from before are kept until \
-                 {until:.0}, and the former secret is not configured any more"
+                 {until:.0}, and the former secret is no longer configured"
             ),
             advice: "set `secret_before_env` or `secret_before_file` until then".to_owned(),
         }

@@ -199,7 +199,7 @@ async fn a_shorter_retention_loses_no_record_under_the_former_secret() {
     assert_eq!(upstream.request_count(), 1);
     gateway.assert_clean_shutdown().await;
     let refused = with_secrets(&short, "TWO", None).spawn();
-    refused.wait_for_log("the former secret is not configured any more").await;
+    refused.wait_for_log("the former secret is no longer configured").await;
     assert_eq!(refused.wait_for_exit().await.code(), Some(64));
 }
 

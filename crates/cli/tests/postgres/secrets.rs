@@ -59,7 +59,7 @@ async fn a_former_secret_that_is_left_out_too_early_is_refused() {
     gateway.assert_clean_shutdown().await;
     for refused in [secrets("TWO", None), secrets("THREE", Some("TWO"))] {
         let refused = refused.spawn();
-        refused.wait_for_log("the former secret is not configured any more").await;
+        refused.wait_for_log("the former secret is no longer configured").await;
         assert_eq!(refused.wait_for_exit().await.code(), Some(64));
     }
     // The refused starts have changed nothing: the record is still found under the first secret.
