@@ -191,6 +191,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_operation_does_not_begin_after_the_deadline_of_its_client() {
+        let store = store(&Arc::default());
+        let semel = Semel::builder(store.clone()).upkeep(false).build();
+        let mut operation = operation();
+        operation.deadline = Some(semel.deadline_in(Duration::from_secs(1)));
+        let pending = semel.begin(operation, |lease: Lease| async move {
+            assert!(lease.may_begin());
+            // Connecting takes longer than the client waits.
+            sleep(Duration::from_secs(2)).await;
+            if lease.may_begin() { completed() } else { ExecutionResult::NeverReached }
+        });
+        assert_eq!(pending.await, Reply::Problem(Problem::DeadlineExceededInFlight));
+        assert_eq!(semel.drain(LEASE).await, 0);
+        let seen = store.get(&id()).await.unwrap().unwrap();
+        assert!(matches!(seen.state, StateView::Released { .. }), "{seen:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_machine_that_slept_through_its_lease_does_not_begin_with_it() {
         for (seconds, lease_left) in [(29, Some(1)), (31, Some(30)), (3600, None)] {
             let asleep = Arc::new(AtomicU32::new(0));

@@ -67,7 +67,7 @@ pub(crate) struct GuardedRequest {
 
 /// A started request.
 enum StartedRequest<F> {
-    BeginRequest { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
+    Guarded { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -129,7 +129,7 @@ impl<S> RequestGuard<S> {
             });
             match started {
                 Err(refusal) => Ok(config.refuse(responder, &refusal)),
-                Ok(StartedRequest::BeginRequest { pending, slot, id }) => {
+                Ok(StartedRequest::Guarded { pending, slot, id }) => {
                     Ok(respond(&config, memory, pending, slot, responder, id).await)
                 }
                 Ok(StartedRequest::Unguarded(call)) => {
@@ -204,7 +204,7 @@ impl<S> RequestGuard<S> {
                 let (inner, request) = (self.inner, request.map(Body::buffered));
                 let execute = move |lease| execute(inner, request, lease, route, client);
                 let pending = semel.begin(operation, execute);
-                StartedRequest::BeginRequest { pending, slot, id }
+                StartedRequest::Guarded { pending, slot, id }
             }
         })
     }
