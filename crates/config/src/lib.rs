@@ -5,7 +5,7 @@
 //! | `raw` | every setting: name, documentation, default |
 //! | `settings`, `read`, `report` | reading TOML, and reporting every error with its location |
 //! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | the types of settings |
-//! | `deadline` | deadlines of clients |
+//! | `cors`, `deadline` | pages of other origins; deadlines of clients |
 //! | `capture` | request values that a record keeps |
 //! | `verified_callers` | caller rules that verify tokens, certificates and networks |
 //! | `signature` | webhook signatures |
@@ -23,6 +23,7 @@
 mod callers;
 mod capture;
 mod cli_overrides;
+mod cors;
 mod deadline;
 mod effects;
 mod explain;
@@ -62,11 +63,12 @@ use std::{
 
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
-use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
+use semel_tower::{CaptureSource, CertificateField, LookupPath, Network, RecordContent};
 
 pub use self::{
     callers::is_forwarded,
     cli_overrides::Overrides,
+    cors::CorsSetting,
     deadline::DeadlineSetting,
     explain::{default_toml, schema_json},
     limits::Limits,
@@ -334,6 +336,10 @@ pub struct Guard {
     pub mode: Mode,
     /// The deadlines of clients that count.
     pub deadline: Option<DeadlineSetting>,
+    /// What pages of other origins may do.
+    pub cors: Option<CorsSetting>,
+    /// Where callers look up their operations.
+    pub lookup: Option<LookupPath>,
     /// How much of an answer is stored.
     pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.

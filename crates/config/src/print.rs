@@ -212,6 +212,8 @@ fn guarded(guard: &Guard) -> Lines {
         ("store_timeout", time_text(policy.store_timeout).into()),
     ]);
     lines.extend(guard.deadline.as_ref().map(|rule| ("deadline", deadline(rule))));
+    lines.extend(guard.cors.as_ref().map(|rule| ("cors", rule.to_json())));
+    lines.extend(guard.lookup.as_ref().map(|path| ("lookup", path.to_string().into())));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));

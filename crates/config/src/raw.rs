@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{
     AboutSource, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
     capture::Captures,
+    cors::CorsSetting,
     deadline::DeadlineSetting,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
@@ -20,7 +21,7 @@ use super::{
         SweepInterval, WaitDuration, size_text, time_text,
     },
     urls::UrlOrEnv,
-    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses, StoreIdDigits},
+    values::{ApiListen, EnvName, KeptHeader, LookupText, PageUrl, Statuses, StoreIdDigits},
 };
 
 settings! {
@@ -337,6 +338,19 @@ settings! {
         /// deadline; what has begun runs on. By default deadlines are not read.
         deadline: DeadlineSetting =
             example(json!({ "headers": ["Request-Timeout", "grpc-timeout"] }));
+        /// What pages of other origins may do on the route: `origins`, as browsers send them, or
+        /// `["*"]`; `headers`, request headers that a page may set besides `Content-Type`,
+        /// `Authorization` and those that the route reads; `expose`, response headers that a page
+        /// may read besides those of Semel; `credentials`, whether browsers send cookies (false);
+        /// `max_age`, how long a browser may remember a preflight ("10m"). Preflights are answered
+        /// by the gateway, and the `Access-Control-*` headers of the upstream are replaced. By
+        /// default both are left to the upstream.
+        cors: CorsSetting = example(json!({ "origins": ["https://shop.example"] }));
+        /// Path under which a caller can GET the state and the answer of its own operation, with
+        /// the key as one percent-encoded segment `{key}`; `{scope}` stands for the scope of the
+        /// route. Who can be the caller and knows the key can read the answer. By default there is
+        /// none.
+        lookup: LookupText = example("/idempotency/{scope}/{key}");
         /// Upstream of the route: a URL, or a table like `gateway.upstream`. A table without `url`
         /// changes settings of the gateway's upstream.
         upstream: UpstreamRule = example("http://127.0.0.1:3001");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use semel::core::{
     BodyRule, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope, store::METADATA_ENTRIES_MAX,
 };
+use semel_tower::LookupPath;
 
 use super::{
     CallerRule, Guard, KeySource, Match, Mode, OnUnmatched, Required, Route, Segment,
@@ -54,7 +55,32 @@ pub(super) fn routes(
         all.push(layers.route(gateway, &mut upstreams));
     }
     refuse_shadowed(loader, tables, defaults);
+    refuse_shared_lookups(loader, tables, defaults, &all);
     all.into_iter().collect()
+}
+
+/// Reports a path of look-ups that two scopes share: the key alone would not say which is meant.
+fn refuse_shared_lookups(
+    loader: &mut Loader<'_, '_>,
+    tables: &[Located<RouteTable>],
+    defaults: &RouteTable,
+    routes: &[Option<Route>],
+) {
+    let mut earlier: Vec<(&Option<String>, &LookupPath, &Scope)> = Vec::new();
+    for (table, route) in tables.iter().zip(routes) {
+        let Some(Route { matches, guard: Some(guard), .. }) = route else { continue };
+        let Some(path) = &guard.lookup else { continue };
+        let (host, scope) = (&matches.host, &guard.scope);
+        if earlier.iter().any(|other| (other.0, other.1) == (host, path) && other.2 != scope)
+            && let Some(at) = table.value.lookup.get().or(defaults.lookup.get())
+        {
+            let message = "routes of another scope have this path too, so the key alone would not \
+                           say which is meant; write \"/idempotency/{scope}/{key}\"";
+            loader.report.note(&at.origin, message);
+            return;
+        }
+        earlier.push((host, path, scope));
+    }
 }
 
 /// The implicit route of a configuration without routes.
@@ -306,7 +332,10 @@ impl<'l> Layers<'l, '_, '_> {
         let mode = self.mode();
         let capture = self.pick(|table| &table.capture);
         let record = self.pick(|table| &table.record);
+        let lookup = self.lookup(&callers);
         Some(Guard {
+            cors: self.pick(|table| &table.cors).map(|at| at.value.clone()),
+            lookup,
             deadline: self.pick(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
             keep_under_body_keys: !self.is_signed()
@@ -348,6 +377,20 @@ impl<'l> Layers<'l, '_, '_> {
             );
         }
         own.scope.value().cloned()
+    }
+
+    /// The path of look-ups. Anonymous callers share their keys, so nothing could be looked up.
+    fn lookup(&mut self, callers: &[CallerRule]) -> Option<LookupPath> {
+        let lookup = self.pick(|table| &table.lookup)?;
+        if callers.iter().all(|rule| *rule == CallerRule::Anonymous) {
+            if !self.own.value.lookup.is_absent() {
+                let message = "every caller of this route is anonymous, so none could look up an \
+                               operation; remove `lookup`, or identify the callers";
+                self.note(&lookup.origin, message);
+            }
+            return None;
+        }
+        lookup.value.of(self.own.value.scope.value()?)
     }
 
     /// The previous scope of the route.

@@ -7,7 +7,7 @@ use semel::core::{
     BodyRule, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule, Scope,
     canonical::Pointer, fingerprint::FingerprintHeaderError,
 };
-use semel_tower::{Algorithm, Encoding};
+use semel_tower::{Algorithm, Encoding, LookupPath};
 use serde_json::{Value, json};
 
 use super::{
@@ -242,6 +242,26 @@ impl FromText for FingerprintHeader {
 /// The name of a header of an answer that may be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeptHeader(pub(super) HeaderName);
+
+/// A path with one segment `{key}`, and perhaps `{scope}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LookupText(String);
+
+impl LookupText {
+    /// The path for a scope. It was checked when it was read.
+    pub(super) fn of(&self, scope: &Scope) -> Option<LookupPath> {
+        self.0.replace("{scope}", scope.as_str()).parse().ok()
+    }
+}
+
+impl FromText for LookupText {
+    const EXPECTED: &'static str = "a path: \"/idempotency/{key}\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let path: Result<LookupPath, _> = text.replace("{scope}", "s").parse();
+        path.map(|_| Self(text.to_owned())).map_err(|error| error.to_string())
+    }
+}
 
 impl FromText for KeptHeader {
     const EXPECTED: &'static str = "the name of a header";

@@ -1,6 +1,7 @@
 //! The engine's public interface: its builder, and where an operation begins.
 
 mod drive;
+mod look_up;
 mod maintenance;
 mod observe;
 mod pending;

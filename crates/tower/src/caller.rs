@@ -339,6 +339,11 @@ impl Callers {
         identified.map_err(|refusal| refusal.detail.unwrap_or_default().into_owned())
     }
 
+    /// The headers that some rule reads as a credential.
+    pub(crate) fn named(&self) -> &[HeaderName] {
+        &self.named
+    }
+
     /// Sets the headers that the route reads for its key or its fingerprint.
     pub(crate) fn set_read(&mut self, read: Vec<HeaderName>) {
         self.read = read;

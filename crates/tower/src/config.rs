@@ -12,9 +12,10 @@ use semel::{
 };
 
 use crate::{
-    Callers, DeadlineRule, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome,
-    RequestOutcomeKind, Signature,
+    Callers, Cors, DeadlineRule, KeyRule, LookupPath, READ_ON_DEFAULT, RecordContent,
+    RequestOutcome, RequestOutcomeKind, Signature,
     body::Body,
+    cors::{ResponseCors, preflighted_method},
     former::FormerIdentity,
     grpc,
     refusal::RequestRefusal,
@@ -47,6 +48,10 @@ pub(crate) struct LayerConfig {
     /// The deadlines of clients that count.
     pub(crate) deadline: Option<DeadlineRule>,
     pub(crate) replay_headers: ReplayHeaders,
+    /// What pages of other origins may do.
+    pub(crate) cors: Option<Arc<Cors>>,
+    /// Where callers look up their operations.
+    pub(crate) lookup: Option<LookupPath>,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
     /// How long an answer is read after its client has disconnected.
@@ -82,6 +87,8 @@ impl LayerConfig {
             methods: vec![Method::POST, Method::PATCH],
             deadline: None,
             replay_headers: ReplayHeaders::default(),
+            cors: None,
+            lookup: None,
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
             docs: None,
@@ -209,6 +216,31 @@ impl LayerConfig {
     /// cannot do: with a signature, requests are guarded.
     pub(crate) const fn observes(&self) -> bool {
         self.observe && self.signature.is_none()
+    }
+
+    /// The rule for pages of other origins, which an observing layer leaves to the service.
+    pub(crate) fn cors(&self) -> Option<&Arc<Cors>> {
+        self.cors.as_ref().filter(|_| !self.observes())
+    }
+
+    /// The rule for the response to a request with these headers.
+    pub(crate) fn response_cors(&self, headers: &HeaderMap) -> Option<Box<ResponseCors>> {
+        self.cors().map(|cors| Box::new(ResponseCors::new(cors, headers)))
+    }
+
+    /// The answer to a preflight, if this layer answers it.
+    pub(crate) fn preflight<B>(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Option<Response<Body<B>>> {
+        let cors = self.cors()?;
+        preflighted_method(method, headers)?;
+        let counted = self.fingerprint.headers.iter();
+        let counted = counted.filter_map(|name| HeaderName::try_from(name.as_str()).ok());
+        let deadlines = self.deadline.iter().flat_map(DeadlineRule::header_names);
+        let read = self.key.headers().into_iter().chain(self.callers.named().iter().cloned());
+        Some(cors.preflight(headers, &self.methods, read.chain(counted).chain(deadlines)))
     }
 
     /// The responder for a request with this version and these headers.

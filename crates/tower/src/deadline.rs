@@ -190,6 +190,11 @@ impl DeadlineRule {
         Self { headers, leeway, propagate: false, service_timeout: None }
     }
 
+    /// The headers that are read.
+    pub(crate) fn header_names(&self) -> impl Iterator<Item = HeaderName> {
+        self.headers.iter().map(|header| HeaderName::from_static(header.as_str()))
+    }
+
     /// How far the clocks of clients may be behind (2 seconds). It is added to points in time, and
     /// not to durations.
     pub const fn leeway(mut self, leeway: Duration) -> Self {

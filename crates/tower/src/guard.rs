@@ -27,6 +27,7 @@ use crate::{
     caller::Identified,
     capture::{self, CaptureContext},
     config::{self, LayerConfig},
+    cors,
     future::passed,
     grpc,
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
@@ -428,7 +429,11 @@ where
     let call = inner.call(request);
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
-            Ok(response) => {
+            Ok(mut response) => {
+                // A replay may go to another origin.
+                if config.cors().is_some() {
+                    cors::strip(response.headers_mut());
+                }
                 let on_contradiction = |outcome: Verdict, status: u16| {
                     let contradiction = EventKind::OutcomeContradicted { outcome, status };
                     config.semel.report_on(&lease, contradiction);

@@ -13,8 +13,8 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, DeadlineRule, INBOX_RETENTION, Idempotency, KeyRule, RecordContent,
-    Signature,
+    Callers, CaptureSource, Cors, DeadlineRule, INBOX_RETENTION, Idempotency, KeyRule, LookupPath,
+    RecordContent, Signature,
     config::{LayerConfig, deprecation},
 };
 
@@ -257,6 +257,32 @@ impl IdempotencyLayer {
     /// Obeys the deadlines that clients send. By default they are not read.
     pub fn deadline(self, rule: DeadlineRule) -> Self {
         self.with(|config| config.deadline = Some(rule))
+    }
+
+    /// Lets pages of other origins send requests: answers their preflights and computes
+    /// `Access-Control-*` for each response, replays and refusals included. Those headers of the
+    /// service are replaced and never recorded. No other CORS layer may be around this one.
+    ///
+    /// In axum, use [`Router::layer`](axum::Router::layer), so that preflights reach this layer.
+    pub fn cors(self, cors: Cors) -> Self {
+        self.with(|config| config.cors = Some(Arc::new(cors)))
+    }
+
+    /// Lets a caller look up its own operation with `GET` under this path, without sending it
+    /// again. By default there is no such path.
+    ///
+    /// The answer is a JSON document: `state` (`in_flight`, `completed`, `released`, `held`; 404
+    /// `absent`), `attempt`, `claimed_at`, `ended_at`, and of a completed operation `expires_at`
+    /// and `answer`, with `status`, `headers`, `body` (or `body_base64`) and `trailers` as they are
+    /// replayed, or `retained: false`. The record of another caller is absent, and
+    /// [anonymous](Callers::anonymous) callers are refused. Nothing runs.
+    ///
+    /// **Any client that can be the caller can read the answer with the key alone.** A replay also
+    /// needs an equal request.
+    ///
+    /// In axum, use [`Router::layer`](axum::Router::layer), so that the path reaches this layer.
+    pub fn lookup(self, path: LookupPath) -> Self {
+        self.with(|config| config.lookup = Some(path))
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

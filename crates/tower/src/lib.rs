@@ -411,6 +411,7 @@ mod capture;
 mod collect;
 mod config;
 mod content_coding;
+mod cors;
 mod deadline;
 #[cfg(feature = "axum")]
 mod extract;
@@ -422,6 +423,7 @@ pub mod header;
 mod host;
 mod key;
 mod layer;
+mod lookup;
 mod memory;
 mod observe;
 mod offload;
@@ -453,6 +455,7 @@ pub use caller::{Jwks, JwksError, JwtVerifier};
 pub use capture::{
     CallBroken, EndsWithConnection, NeverReached, READ_ON_DEFAULT, RecordContent, Streaming,
 };
+pub use cors::{AllowedOrigin, AllowedOriginError, Cors, ResponseCors, preflighted_method};
 pub use deadline::{DeadlineHeader, DeadlineRule};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
@@ -460,6 +463,7 @@ pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
+pub use lookup::{LookupPath, LookupPathError};
 pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};
 pub use refusal::CallerFailure;

@@ -25,6 +25,7 @@ mod limits;
 mod meets;
 mod neighbours;
 mod operators;
+mod origins;
 mod quotas;
 mod redaction;
 mod refusals;

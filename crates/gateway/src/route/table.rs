@@ -12,8 +12,8 @@ use semel::{
     core::{Problem, RetryContext, Scope},
 };
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal,
+    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, ResponseCors, Signature,
+    header::IDEMPOTENCY_OUTCOME, is_grpc_request, preflighted_method, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -102,6 +102,14 @@ impl RouteHandler {
             Self::Unguarded(_) => &[],
         }
     }
+
+    /// Whether a request looks an operation of the route up.
+    fn is_lookup(&self, method: &Method, path: &str) -> bool {
+        match self {
+            Self::Guarded { service, .. } => service.is_lookup(method, path),
+            Self::Unguarded(_) => false,
+        }
+    }
 }
 
 impl RouteTable {
@@ -130,6 +138,12 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context, caller_verifiers)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
+                    if let Some(cors) = &guard.cors {
+                        layer = layer.cors(cors.rule());
+                    }
+                    if let Some(path) = &guard.lookup {
+                        layer = layer.lookup(path.clone());
+                    }
                     if let Some(deadline) = &guard.deadline {
                         layer = layer.deadline(deadline.rule(route.upstream.timeout));
                     }
@@ -241,7 +255,8 @@ impl RouteTable {
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
             return ResponseKind::Refused(Box::new(bad_request::response(status, detail)));
         }
-        let handler = match self.find_route(&request) {
+        let answering = self.find_answering(&request).map(Some);
+        let handler = match answering.map_or_else(|| self.find_route(&request), Ok) {
             Ok(handler) => handler,
             Err(reading) => {
                 let response = bad_request::response(StatusCode::BAD_REQUEST, reading.detail());
@@ -266,14 +281,16 @@ impl RouteTable {
                 methods,
                 mode,
             }) => {
-                let is_guarded = methods.contains(request.method());
-                if !is_guarded {
+                let is_answered = service.answers(&request);
+                let is_guarded = !is_answered && methods.contains(request.method());
+                if !is_guarded && !is_answered {
                     self.metrics.unguarded(UnguardedReason::Method);
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let guards = is_guarded && *mode == Mode::Guard;
                 let read = *signed || (guards && has_key(keys, request.headers()));
-                let failure = FailureResponse::of(&request);
+                let mut failure = FailureResponse::of(&request);
+                failure.cors = service.response_cors(request.headers());
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
@@ -313,6 +330,25 @@ impl RouteTable {
     fn allows_trace(&self, request: &Request<ClientBody>) -> bool {
         let route = self.matching_route(request).and_then(|number| self.routes.get(number));
         route.is_some_and(|route| route.matches.methods.contains(&Method::TRACE))
+    }
+
+    /// The route whose guard answers a request itself: a preflight of the request that it would
+    /// take, or a look-up.
+    fn find_answering(&self, request: &Request<ClientBody>) -> Option<&RouteHandler> {
+        let preflighted = preflighted_method(request.method(), request.headers());
+        if preflighted.is_none() && *request.method() != Method::GET {
+            return None;
+        }
+        let method = preflighted.as_ref().unwrap_or(request.method());
+        let (host, path) = (host_of(request), request.uri().path());
+        let looks_up = |route: &&RouteEntry| {
+            route.matches.takes_host(host) && route.handler.is_lookup(method, path)
+        };
+        let normal = normal_path(path);
+        let taken = || self.routes.iter().find(|one| one.matches.takes(method, host, &normal));
+        let route = self.routes.iter().find(looks_up).or_else(taken)?;
+        let RouteHandler::Guarded { service, .. } = &route.handler else { return None };
+        service.answers(request).then_some(&route.handler)
     }
 
     /// The route that matches a request, if any. Refuses a request that an upstream may read as one
@@ -411,21 +447,28 @@ enum ResponseKind {
 
 /// Builds the response to an unguarded request that could not be forwarded. For a guarded one the
 /// layer does that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct FailureResponse {
     grpc: bool,
     retry: RetryContext,
+    /// The rule for pages of other origins, if the route has one.
+    cors: Option<Box<ResponseCors>>,
 }
 
 impl FailureResponse {
     fn of<B>(request: &Request<B>) -> Self {
         let grpc = is_grpc_request(request.version(), request.headers());
-        Self { grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
+        let retry = RetryContext::unguarded(request.method().is_idempotent());
+        Self { grpc, retry, cors: None }
     }
 
     fn response(self, error: &BoxError) -> Response<GatewayBody> {
         let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
-        refusal(problem, self.grpc, self.retry).map(Either::Left)
+        let mut response = refusal(problem, self.grpc, self.retry);
+        if let Some(cors) = self.cors {
+            cors.apply(response.headers_mut());
+        }
+        response.map(Either::Left)
     }
 }
 
