@@ -56,9 +56,9 @@ pub(crate) fn list(text: &str, path: &[&str]) -> Vec<String> {
 /// The names of the tables of a list, such as `[[bin]]`, with the tables.
 pub(crate) fn named(text: &str, list: &str) -> Vec<(String, Table)> {
     let values = value(text, &[list]).and_then(|value| value.as_array().cloned());
-    let tables = values.into_iter().flatten().filter_map(|value| match value {
-        Value::Table(table) => Some((table.get("name")?.as_str()?.to_owned(), table)),
-        _ => None,
+    let tables = values.into_iter().flatten().filter_map(|value| {
+        let Value::Table(table) = value else { return None };
+        Some((table.get("name")?.as_str()?.to_owned(), table))
     });
     tables.collect()
 }
