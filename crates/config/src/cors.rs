@@ -147,7 +147,8 @@ impl FromToml for CorsSetting {
 
     fn schema() -> Value {
         CorsTable::schema()
-    }}
+    }
+}
 
 fn names(list: &TomlField<Vec<Located<HeaderName>>>) -> Vec<HeaderName> {
     list.value().into_iter().flatten().map(|name| name.value.clone()).collect()
