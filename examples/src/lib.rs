@@ -15,6 +15,9 @@ struct FrontPage;
 /// So do those of the guides.
 #[cfg(doctest)]
 mod guides {
+    #[doc = include_str!("../../docs/guide/callers.md")]
+    struct Callers;
+
     #[doc = include_str!("../../docs/guide/deadlines.md")]
     struct Deadlines;
 

@@ -1,15 +1,21 @@
 //! The gateway in front of real frameworks, called by real clients that retry.
 //!
-//! `cargo xtask test` prepares Python, Node, Go, Tomcat and nginx and says in variables where they
+//! `cargo xtask test` prepares Python, Node, Go, Tomcat, nginx and Chromium and says in variables where they
 //! are. Without them a test that needs one says so and passes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 #![allow(clippy::print_stdout, reason = "a long test tells what it has seen")]
 
 mod app;
 mod axum_failures;
+#[path = "../../../../contrib/fence/axum_fence.rs"]
+#[allow(unreachable_pub, reason = "the file is copied into a service, where it is a module")]
+mod axum_fence;
+mod axum_fences;
+mod browser;
 mod bypasses;
 mod client;
 mod failures;
+mod fences;
 mod gateway;
 mod http;
 mod http_proxy;

@@ -257,8 +257,7 @@ impl RouteTable {
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
             return ResponseKind::Refused(Box::new(bad_request::response(status, detail)));
         }
-        let answering = self.find_answering(&request).map(Some);
-        let handler = match answering.map_or_else(|| self.find_route(&request), Ok) {
+        let handler = match self.find_route(&request) {
             Ok(handler) => handler,
             Err(reading) => {
                 let response = bad_request::response(StatusCode::BAD_REQUEST, reading.detail());
@@ -290,8 +289,9 @@ impl RouteTable {
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let may_have_key = *mode == Mode::Guard && has_key(keys, request.headers());
                 let read = *signed || (is_guarded && may_have_key);
-                let mut failure = FailureResponse::of(&request, dialect.clone());
-                failure.cors = service.response_cors(request.headers());
+                let cors = service.response_cors(request.headers());
+                let failure =
+                    FailureResponse { cors, ..FailureResponse::of(&request, dialect.clone()) };
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
@@ -358,6 +358,9 @@ impl RouteTable {
         &self,
         request: &Request<ClientBody>,
     ) -> Result<Option<&RouteHandler>, SecondReading> {
+        if let Some(handler) = self.find_answering(request) {
+            return Ok(Some(handler));
+        }
         let (uri, host) = (request.uri(), host_of(request));
         let taken = self.matching_route(request);
         if let Some(reading) = self.strict.second_reading(request.method(), host, uri.path(), taken)
