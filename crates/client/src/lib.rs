@@ -38,6 +38,11 @@
 //! # }
 //! ```
 
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")
+)]
+
 mod attempt;
 mod claim;
 mod journal;

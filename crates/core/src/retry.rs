@@ -160,10 +160,14 @@ impl RetryState {
 /// What an outcome means under a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    Final { success: bool },
+    Final {
+        success: bool,
+    },
     /// The operation runs; its answer comes later.
     Running,
-    Retryable { throttled: bool },
+    Retryable {
+        throttled: bool,
+    },
     /// The server forbids a retry.
     Refused,
 }

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::{
     gateway::Gateway,
-    misbehaving_proxy::{Misbehaviour, MisbehavingProxy},
+    misbehaving_proxy::{MisbehavingProxy, Misbehaviour},
     scripted_api::ScriptedApi,
 };
 

@@ -24,6 +24,7 @@ mod scripted_api;
 mod sdks;
 mod semel_clients;
 mod spellings;
+mod stripe_retries;
 mod stripe_sdk;
 mod webhook_services;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     gateway::Gateway,
-    misbehaving_proxy::{Misbehaviour, MisbehavingProxy},
+    misbehaving_proxy::{MisbehavingProxy, Misbehaviour},
     scripted_api::ScriptedApi,
     semel_clients,
 };

@@ -75,7 +75,12 @@ fn the_python_package_passes_its_tests() {
 fn the_python_package_is_typed_strictly() {
     let Some(mut python) = python() else { return };
     let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/semel-mypy");
-    succeeds(python.current_dir(format!("{CLIENTS}/python")).args(["-m", "mypy", "--cache-dir", cache]));
+    succeeds(python.current_dir(format!("{CLIENTS}/python")).args([
+        "-m",
+        "mypy",
+        "--cache-dir",
+        cache,
+    ]));
 }
 
 #[test]

@@ -47,8 +47,7 @@ impl Script {
         let now = Duration::from_millis(now_ms);
         let (state, began) = self.calls.get_mut(&call).unwrap();
         let at = Moment { now, elapsed: now - *began, random };
-        let decision =
-            self.policy.decide(state, &mut self.budget, &outcome_of(outcome), at);
+        let decision = self.policy.decide(state, &mut self.budget, &outcome_of(outcome), at);
         let (expected, delay) = match decision {
             RetryDecision::Done => (json!({ "decision": "done" }), None),
             RetryDecision::GiveUp(why) => {
@@ -110,10 +109,11 @@ fn semel_scripts() -> Vec<Script> {
         Script::new("semel", name).one_call(random, outcomes)
     };
     let broken = || json!("broken");
-    let mut scripts: Vec<Script> = [200, 201, 302, 400, 401, 403, 404, 409, 410, 412, 422, 423, 501]
-        .into_iter()
-        .map(|code| one(&format!("{code} is final"), 0.5, &[status(code)]))
-        .collect();
+    let mut scripts: Vec<Script> =
+        [200, 201, 302, 400, 401, 403, 404, 409, 410, 412, 422, 423, 501]
+            .into_iter()
+            .map(|code| one(&format!("{code} is final"), 0.5, &[status(code)]))
+            .collect();
     scripts.extend([408, 425, 429, 500, 502, 503, 504].into_iter().map(|code| {
         let outcomes = [status(code), status(code), status(200)];
         one(&format!("{code} is retried"), 0.5, &outcomes)
@@ -139,11 +139,15 @@ fn semel_scripts() -> Vec<Script> {
         ("200 with true is final", with(200, &[yes])),
         ("504 unrecorded outcome is retried", with(504, &[yes, ("retry-after-ms", "1000")])),
         ("504 upstream-timeout under hold is final", with(504, &[no])),
-        ("retry-after-ms counts before Retry-After",
-            with(503, &[("retry-after-ms", "250"), ("retry-after", "9")])),
+        (
+            "retry-after-ms counts before Retry-After",
+            with(503, &[("retry-after-ms", "250"), ("retry-after", "9")]),
+        ),
         ("Retry-After may be a date", with(503, &[date])),
-        ("a date in the past is no delay",
-            with(503, &[("retry-after", "Sun, 06 Nov 1994 08:48:00 GMT")])),
+        (
+            "a date in the past is no delay",
+            with(503, &[("retry-after", "Sun, 06 Nov 1994 08:48:00 GMT")]),
+        ),
         ("a Retry-After that cannot be read is ignored", with(409, &[("retry-after", "soon")])),
         ("a negative Retry-After is ignored", with(503, &[("retry-after", "-5")])),
         ("a fraction in Retry-After is ignored", with(503, &[("retry-after", "1.5")])),
@@ -238,7 +242,11 @@ fn stripe_scripts() -> Vec<Script> {
         one("409 with false is final", 0.5, &[says(409, "false")]),
         one("400 with true is retried", 0.5, &[says(400, "true"), status(200)]),
         one("a broken connection is retried", 0.5, &[json!("broken"), status(200)]),
-        one("x-should-retry is not read", 0.5, &[with(409, &[("x-should-retry", "false")]), status(200)]),
+        one(
+            "x-should-retry is not read",
+            0.5,
+            &[with(409, &[("x-should-retry", "false")]), status(200)],
+        ),
     ]
 }
 
@@ -266,7 +274,11 @@ fn grpc_scripts() -> Vec<Script> {
         one("INTERNAL is final", 0.5, &[grpc("13")]),
         one("OK is final", 0.5, &[grpc("0")]),
         one("503 without a gRPC status is UNAVAILABLE", 0.5, &[status(503), grpc("0")]),
-        one("push-back resets the backoff", 0.5, &[grpc("14"), pushed("700"), grpc("14"), grpc("0")]),
+        one(
+            "push-back resets the backoff",
+            0.5,
+            &[grpc("14"), pushed("700"), grpc("14"), grpc("0")],
+        ),
         one("a negative push-back stops", 0.5, &[pushed("-1")]),
         throttle,
     ]

@@ -79,7 +79,8 @@ fn number(text: &str) -> Option<u64> {
 
 /// A `Retry-After`: seconds or an HTTP date.
 fn delay(text: &str, unix_seconds: u64) -> Option<Duration> {
-    let seconds = number(text).or_else(|| http_date(text)?.checked_sub(unix_seconds).or(Some(0)))?;
+    let seconds =
+        number(text).or_else(|| http_date(text)?.checked_sub(unix_seconds).or(Some(0)))?;
     Some(Duration::from_secs(seconds))
 }
 
@@ -123,8 +124,7 @@ fn days_before_year(year: u64) -> Option<u64> {
 fn days_before_month(year: u64, month: u64) -> Option<u64> {
     const DAYS: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
 
-    let is_leap =
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let days = *DAYS.get(usize::try_from(month).ok()?)?;
     days.checked_add(u64::from(is_leap && month >= 2))
 }
