@@ -119,12 +119,12 @@ export class Claim {
     this.#leaseMs = answer.lease_ms;
     this.#askedAt = askedAt;
     this.#onUnknown = onUnknown;
-    this.#schedule(this.#leaseMs / 3 - (performance.now() - askedAt));
+    this.#schedule(this.#leaseMs / 3 - (now() - askedAt));
   }
 
   /** Whether another owner may have the operation by now. What was not begun should not be. */
   get lost(): boolean {
-    return this.#lost || performance.now() >= this.#askedAt + this.#leaseMs;
+    return this.#lost || now() >= this.#askedAt + this.#leaseMs;
   }
 
   /** Records the result: bytes as they are, anything else as JSON. */
@@ -159,7 +159,7 @@ export class Claim {
   }
 
   async #renew(): Promise<void> {
-    const askedAt = performance.now();
+    const askedAt = now();
     const rest = this.#askedAt + this.#leaseMs - askedAt;
     if (rest <= 0) throw new SemelError("The lease has ended.");
     const within = Math.max(Math.min(rest, this.#leaseMs / 3), RENEWAL_TIMEOUT_MIN_MS);
@@ -187,7 +187,7 @@ export class Claim {
     if (this.#ended) return;
     if (this.lost) this.#lost = true;
     else {
-      const due = this.#askedAt + this.#leaseMs / 3 - performance.now();
+      const due = this.#askedAt + this.#leaseMs / 3 - now();
       this.#schedule(Math.max(due, this.#leaseMs / 30));
     }
   }
@@ -223,7 +223,7 @@ export class Semel {
     const random = crypto.getRandomValues(new Uint8Array(16));
     // Drawn once per claim: a repeat of the call is the same bytes.
     const attemptId = Array.from(random, (byte) => byte.toString(16).padStart(2, "0")).join("");
-    const askedAt = performance.now();
+    const askedAt = now();
     const body = { ...rest, key, attempt_id: attemptId, on_unknown: onUnknown };
     const answer = await this.#connection.call("claims", body);
     if (answer.outcome !== "execute") {
@@ -231,7 +231,7 @@ export class Semel {
       const content = body_base64 === undefined ? body : bytesOf(body_base64);
       return new Replayed(content_type, content, answer.retained);
     }
-    if (performance.now() - askedAt <= answer.lease_ms / 3) {
+    if (now() - askedAt <= answer.lease_ms / 3) {
       return new Claim(this.#connection, answer, askedAt, onUnknown);
     }
     return this.#renewFirst(answer, onUnknown);
@@ -239,7 +239,7 @@ export class Semel {
 
   /** The claim waited before it was granted: only the server knows how long its lease is. */
   async #renewFirst(granted: Answer, onUnknown: string): Promise<Claim> {
-    const askedAt = performance.now();
+    const askedAt = now();
     const { claim } = granted;
     const within = Math.max(granted.lease_ms, 1000);
     try {
@@ -282,6 +282,19 @@ export class Semel {
     return (...args) => this.once(keyOf(...args), () => fn(...args), options);
   }
 }
+
+/**
+ * Milliseconds on a clock that never falls, and counts suspend as the date does: a lease ends while
+ * its owner sleeps.
+ */
+function now(): number {
+  latest = Math.max(latest + Math.max(performance.now() - latestMonotonic, 0), Date.now());
+  latestMonotonic = performance.now();
+  return latest;
+}
+
+let latest = Date.now();
+let latestMonotonic = performance.now();
 
 function base64(bytes: Uint8Array): string {
   let text = "";

@@ -1,24 +1,26 @@
 //! One attempt of a call: sends the request and reads the whole answer.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response};
 use semel_core::retry::{AttemptOutcome, ResponseSignals};
+
+use crate::clock;
 
 /// How much of an answer is read at most.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How an attempt ended, in full.
 #[derive(Debug)]
-pub(crate) enum AttemptResult {
+pub(crate) enum AttemptEnd {
     Answered(Response<Bytes>),
     Failed(reqwest::Error),
     /// The answer is larger than [`ANSWER_BYTES_MAX`].
     TooLarge,
 }
 
-impl AttemptResult {
+impl AttemptEnd {
     /// What the rule of retries sees of it; `None` if a retry cannot help.
     pub(crate) fn outcome(&self) -> Option<AttemptOutcome> {
         match self {
@@ -26,7 +28,7 @@ impl AttemptResult {
                 let headers = response.headers();
                 let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
                 let status = response.status().as_u16();
-                let signals = ResponseSignals::read(status, header, unix_seconds());
+                let signals = ResponseSignals::read(status, header, clock::since_1970().as_secs());
                 Some(AttemptOutcome::Answered(signals))
             }
             Self::Failed(error) if error.is_builder() || error.is_redirect() => None,
@@ -43,20 +45,20 @@ pub(crate) async fn send(
     http: &reqwest::Client,
     request: Request<Bytes>,
     timeout: Duration,
-) -> AttemptResult {
+) -> AttemptEnd {
     let sent = async {
         let mut request = reqwest::Request::try_from(request)?;
         *request.timeout_mut() = Some(timeout);
         read(http.execute(request).await?).await
     };
-    sent.await.unwrap_or_else(AttemptResult::Failed)
+    sent.await.unwrap_or_else(AttemptEnd::Failed)
 }
 
-async fn read(mut response: reqwest::Response) -> Result<AttemptResult, reqwest::Error> {
+async fn read(mut response: reqwest::Response) -> Result<AttemptEnd, reqwest::Error> {
     let mut body = BytesMut::new();
     while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Ok(AttemptResult::TooLarge);
+            return Ok(AttemptEnd::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }
@@ -64,7 +66,7 @@ async fn read(mut response: reqwest::Response) -> Result<AttemptResult, reqwest:
     *answer.status_mut() = response.status();
     *answer.version_mut() = response.version();
     *answer.headers_mut() = std::mem::take(response.headers_mut());
-    Ok(AttemptResult::Answered(answer))
+    Ok(AttemptEnd::Answered(answer))
 }
 
 /// At least 0 and below 1.
@@ -78,8 +80,4 @@ pub(crate) fn random_key() -> HeaderValue {
     let key = uuid::Uuid::new_v4().hyphenated().to_string();
     // A UUID is visible ASCII.
     HeaderValue::from_str(&key).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -12,23 +12,24 @@ use serde_json::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::service::{ServiceClient, ServiceError, format_error};
+use crate::clock;
+use crate::connection::{ServiceConnection, ServiceError, format_error};
 
 /// Between two renewals that failed, as a part of the lease.
 const RETRY_PARTS: u32 = 30;
 
 /// An operation that is to run. Its lease is renewed at a third of it.
 ///
-/// One of [`complete`](Self::complete), [`release`](Self::release) and [`hold`](Self::hold) ends it. A
-/// guard that is dropped is no longer renewed: its outcome is *unknown*, and when the lease ends the
-/// claim's `on_unknown` decides.
+/// It ends by [`complete`](Self::complete), [`release`](Self::release) or [`hold`](Self::hold). A
+/// guard that is dropped is no longer renewed: its outcome is *unknown*, and when the lease ends,
+/// `on_unknown` decides.
 #[derive(Debug)]
 pub struct ClaimGuard {
-    service: ServiceClient,
+    connection: ServiceConnection,
     claim: String,
     fence: u64,
     attempt: u32,
-    lease: Arc<Mutex<Lease>>,
+    lease: Arc<Mutex<ClaimLease>>,
     lost: watch::Receiver<bool>,
     renewal: JoinHandle<()>,
 }
@@ -39,8 +40,8 @@ pub struct ClaimGuard {
 pub struct ClaimLost;
 
 #[derive(Clone, Copy, Debug)]
-struct Lease {
-    asked_at: Instant,
+struct ClaimLease {
+    asked_at: Duration,
     length: Duration,
 }
 
@@ -55,29 +56,29 @@ struct CompletionResult {
     body: Box<RawValue>,
 }
 
-impl Lease {
+impl ClaimLease {
     fn rest(self) -> Duration {
-        self.length.saturating_sub(self.asked_at.elapsed())
+        self.length.saturating_sub(clock::since_boot().saturating_sub(self.asked_at))
     }
 }
 
 impl ClaimGuard {
     pub(crate) fn new(
-        service: ServiceClient,
+        connection: ServiceConnection,
         claim: String,
         fence: u64,
         attempt: u32,
         length: Duration,
-        asked_at: Instant,
+        asked_at: Duration,
     ) -> Self {
-        let lease = Arc::new(Mutex::new(Lease { asked_at, length }));
+        let lease = Arc::new(Mutex::new(ClaimLease { asked_at, length }));
         let (lost_tx, lost) = watch::channel(false);
-        let (renewing, shared, renewed) = (service.clone(), Arc::clone(&lease), claim.clone());
+        let (renewing, shared, renewed) = (connection.clone(), Arc::clone(&lease), claim.clone());
         let renewal = tokio::spawn(async move {
             renew_until_lost(&renewing, &renewed, &shared).await;
             lost_tx.send_replace(true);
         });
-        Self { service, claim, fence, attempt, lease, lost, renewal }
+        Self { connection, claim, fence, attempt, lease, lost, renewal }
     }
 
     /// The fence. Write it with everything in your own database, and refuse a lower one there.
@@ -119,7 +120,7 @@ impl ClaimGuard {
         // Raw text, so that no number passes through a double.
         let body = to_raw_value(value).map_err(format_error)?;
         let completion = Completion { claim: &self.claim, result: CompletionResult { body } };
-        self.service.end("complete", &completion).await
+        self.connection.end("complete", &completion).await
     }
 
     /// The operation did not happen and may run again. `counted` says whether this was an attempt.
@@ -129,7 +130,7 @@ impl ClaimGuard {
     /// If the claim has another owner (`claim-lost`), or the service does not answer.
     pub async fn release(self, counted: bool) -> Result<(), ServiceError> {
         let body = json!({ "claim": self.claim, "counted": counted });
-        self.service.end("release", &body).await
+        self.connection.end("release", &body).await
     }
 
     /// The outcome is unknown; nothing runs under this key until an operator resolves it.
@@ -139,7 +140,7 @@ impl ClaimGuard {
     /// As of [`release`](Self::release).
     pub async fn hold(self, reason: &str) -> Result<(), ServiceError> {
         let body = json!({ "claim": self.claim, "reason": reason });
-        self.service.end("hold", &body).await
+        self.connection.end("hold", &body).await
     }
 }
 
@@ -150,19 +151,20 @@ impl Drop for ClaimGuard {
 }
 
 /// Returns when the claim is lost.
-async fn renew_until_lost(service: &ServiceClient, claim: &str, shared: &Mutex<Lease>) {
+async fn renew_until_lost(connection: &ServiceConnection, claim: &str, shared: &Mutex<ClaimLease>) {
     let mut pause = read(shared).length / 3;
     loop {
         tokio::time::sleep(pause).await;
-        let (asked_at, lease) = (Instant::now(), read(shared));
+        let (asked_at, lease) = (clock::since_boot(), read(shared));
         let rest = lease.rest();
         if rest.is_zero() {
             return;
         }
-        match service.renew(claim, rest.min(lease.length / 3)).await {
+        match connection.renew(claim, rest.min(lease.length / 3)).await {
             Ok(length) => {
-                *shared.lock().unwrap_or_else(PoisonError::into_inner) = Lease { asked_at, length };
-                pause = (length / 3).saturating_sub(asked_at.elapsed());
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) =
+                    ClaimLease { asked_at, length };
+                pause = ClaimLease { asked_at, length: length / 3 }.rest();
             }
             Err(ServiceError::Problem(problem)) if problem.slug == "claim-lost" => return,
             Err(_) => pause = lease.length / RETRY_PARTS,
@@ -170,6 +172,6 @@ async fn renew_until_lost(service: &ServiceClient, claim: &str, shared: &Mutex<L
     }
 }
 
-fn read(lease: &Mutex<Lease>) -> Lease {
+fn read(lease: &Mutex<ClaimLease>) -> ClaimLease {
     *lease.lock().unwrap_or_else(PoisonError::into_inner)
 }

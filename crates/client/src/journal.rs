@@ -1,8 +1,8 @@
 //! The journal: which calls were begun and not finished, on disk.
 //!
 //! One line of JSON for each call that begins and for each that is finished. A beginning is synced
-//! before the request may be sent; an end is not, because a call whose end is lost is sent again with
-//! the same key, and its answer is replayed.
+//! before the request may be sent; an end is not, because a call whose end is lost is sent again
+//! with the same key, and its answer is replayed.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,6 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -22,7 +21,7 @@ use semel_core::fingerprint::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::attempt;
+use crate::{attempt, clock};
 
 const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -36,13 +35,13 @@ const FINISHED_LINES_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<JournalState>,
     /// Locked as long as the journal is open.
     _lock: File,
 }
 
 #[derive(Debug)]
-struct State {
+struct JournalState {
     file: File,
     unfinished: BTreeMap<String, UnfinishedCall>,
     finished_lines: usize,
@@ -113,7 +112,7 @@ impl Journal {
         };
         let unfinished = read(&text)?;
         let file = rewrite(&path, &unfinished)?;
-        let state = Mutex::new(State { file, unfinished, finished_lines: 0 });
+        let state = Mutex::new(JournalState { file, unfinished, finished_lines: 0 });
         Ok(Self { path, state, _lock: lock })
     }
 
@@ -124,7 +123,7 @@ impl Journal {
     }
 
     /// Gives a request the key under which the call of this name was begun, or else its own key or
-    /// a random one; what is new is on the disk when this returns. It blocks for the time of a sync.
+    /// a random one; what is new is on the disk when this returns. It blocks while it syncs.
     ///
     /// # Errors
     ///
@@ -175,7 +174,7 @@ impl Journal {
     }
 
     /// Appends a line, after a rewrite where the file is long or its last line may be torn.
-    fn append(&self, state: &mut State, line: &Line) -> io::Result<()> {
+    fn append(&self, state: &mut JournalState, line: &Line) -> io::Result<()> {
         if state.finished_lines >= FINISHED_LINES_MAX {
             state.file = rewrite(&self.path, &state.unfinished)?;
             state.finished_lines = 0;
@@ -187,7 +186,7 @@ impl Journal {
         appended
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, JournalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -266,8 +265,7 @@ fn fingerprint(request: &Request<Bytes>) -> String {
 }
 
 fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(clock::since_1970().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

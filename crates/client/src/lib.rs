@@ -2,9 +2,9 @@
 //!
 //! | type | what it does |
 //! |---|---|
-//! | [`RetryClient`] | sends a request until its answer is final: one key, backoff, retry budget, deadline |
-//! | [`Journal`] | keeps the keys of unfinished calls on disk, so that a crash does not change them |
-//! | [`ServiceClient`] | claims keys of operations that are not HTTP requests, and completes them |
+//! | [`RetryClient`] | sends a request until its answer is final, with one key |
+//! | [`Journal`] | keeps the keys of unfinished calls on disk, for the time after a crash |
+//! | [`ServiceClient`] | claims and completes operations that are not HTTP requests |
 //!
 //! ```no_run
 //! use bytes::Bytes;
@@ -45,14 +45,15 @@
 
 mod attempt;
 mod claim;
+mod clock;
+mod connection;
 mod journal;
 mod retry_client;
 mod service;
 
 pub use claim::{ClaimGuard, ClaimLost};
+pub use connection::{ServiceError, ServiceProblem};
 pub use journal::{Journal, JournalError, UnfinishedCall};
 pub use retry_client::{CallError, RetryClient};
 pub use semel_core::retry::{Backoff, BudgetRule, GiveUpReason, RetryPolicy};
-pub use service::{
-    ClaimRequest, ClaimedKey, OperationResult, ServiceClient, ServiceError, ServiceProblem,
-};
+pub use service::{ClaimRequest, ClaimedKey, OperationResult, ServiceClient};

@@ -8,10 +8,11 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response};
 use semel_core::retry::{
-    GiveUpReason, Moment, RetryBudget, RetryDecision, RetryPolicy, RetryState,
+    AttemptTiming, GiveUpReason, RetryBudget, RetryDecision, RetryPolicy, RetryState,
 };
 
-use crate::attempt::{self, AttemptResult};
+use crate::attempt::{self, AttemptEnd};
+use crate::clock;
 
 const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const DEADLINE_HEADER: HeaderName = HeaderName::from_static("x-request-timeout-ms");
@@ -20,8 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An HTTP client that retries. Its clones share connections and the retry budget.
 ///
-/// A POST or PATCH without an `Idempotency-Key` gets a random one, and every attempt of a call sends
-/// the same bytes. What is left until the deadline is sent as `x-request-timeout-ms`.
+/// A POST or PATCH without an `Idempotency-Key` gets a random one, and every attempt of a call
+/// sends the same bytes. What is left until the deadline is sent as `x-request-timeout-ms`.
 #[derive(Clone, Debug)]
 pub struct RetryClient {
     http: reqwest::Client,
@@ -67,7 +68,7 @@ impl RetryClient {
     pub fn with_http(http: reqwest::Client) -> Self {
         let policy = RetryPolicy::SEMEL;
         let budget = Mutex::new(RetryBudget::new(policy.budget));
-        let shared = Arc::new(Shared { budget, started: Instant::now() });
+        let shared = Arc::new(Shared { budget, started: clock::now() });
         Self { http, policy, attempt_timeout: ATTEMPT_TIMEOUT, draws_keys: true, shared }
     }
 
@@ -75,7 +76,7 @@ impl RetryClient {
     #[must_use]
     pub fn policy(mut self, policy: RetryPolicy) -> Self {
         let budget = Mutex::new(RetryBudget::new(policy.budget));
-        self.shared = Arc::new(Shared { budget, started: Instant::now() });
+        self.shared = Arc::new(Shared { budget, started: clock::now() });
         self.policy = policy;
         self
     }
@@ -108,7 +109,7 @@ impl RetryClient {
     ///
     /// If the last attempt had no answer.
     pub async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, CallError> {
-        let began = Instant::now();
+        let began = clock::now();
         let is_keyed = matches!(*request.method(), Method::POST | Method::PATCH);
         if is_keyed && self.draws_keys && !request.headers().contains_key(KEY_HEADER) {
             request.headers_mut().insert(KEY_HEADER, attempt::random_key());
@@ -120,7 +121,8 @@ impl RetryClient {
             let decision = match result.outcome() {
                 None => RetryDecision::Done,
                 Some(outcome) => self.shared.with_budget(|budget, now| {
-                    let at = Moment { now, elapsed: began.elapsed(), random: attempt::random() };
+                    let at =
+                        AttemptTiming { now, elapsed: began.elapsed(), random: attempt::random() };
                     self.policy.decide(&mut call, budget, &outcome, at)
                 }),
             };
@@ -133,9 +135,9 @@ impl RetryClient {
                 RetryDecision::Done => GiveUpReason::Refused,
             };
             let source = match result {
-                AttemptResult::Answered(response) => return Ok(response),
-                AttemptResult::Failed(error) => error.into(),
-                AttemptResult::TooLarge => "the answer is too large".into(),
+                AttemptEnd::Answered(response) => return Ok(response),
+                AttemptEnd::Failed(error) => error.into(),
+                AttemptEnd::TooLarge => "the answer is too large".into(),
             };
             let key = request.headers().get(KEY_HEADER).cloned();
             return Err(CallError { key, reason, source });

@@ -1,21 +1,18 @@
-//! The calls of Semel's service API, with retries.
+//! Claims keys by Semel's service API.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderValue, Request, header};
 use semel_core::OnUnknown;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{
     json,
     value::{RawValue, to_raw_value},
 };
 
 use crate::claim::ClaimGuard;
-use crate::retry_client::{CallError, RetryClient};
-
-/// A claim may wait a minute for another owner's result.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(90);
+use crate::clock;
+use crate::connection::{ServiceConnection, ServiceError, format_error};
+use crate::retry_client::RetryClient;
 
 /// For the renewal of a claim that waited before it was granted.
 const RENEWAL_TIMEOUT_MIN: Duration = Duration::from_secs(1);
@@ -23,9 +20,7 @@ const RENEWAL_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// A client of the service API. Its clones share connections and the retry budget.
 #[derive(Clone, Debug)]
 pub struct ServiceClient {
-    client: RetryClient,
-    url: String,
-    authorization: Option<HeaderValue>,
+    connection: ServiceConnection,
 }
 
 /// Which key is claimed, and how.
@@ -53,7 +48,7 @@ pub struct ClaimRequest {
 #[derive(Debug)]
 pub enum ClaimedKey {
     /// The operation is to run.
-    Execute(ClaimGuard),
+    Execute(Box<ClaimGuard>),
     /// The operation was done; `None` if its result is not stored.
     Replay(Option<OperationResult>),
 }
@@ -69,51 +64,11 @@ pub struct OperationResult {
     pub body_base64: Option<String>,
 }
 
-/// Why a call of the service API failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// The service refused it.
-    #[error(transparent)]
-    Problem(#[from] ServiceProblem),
-    /// There was no answer.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The request cannot be written, or the answer not be read.
-    #[error("not a call of the service API: {0}")]
-    Format(Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// A problem document of the service.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{status} {slug}: {detail}")]
-pub struct ServiceProblem {
-    /// The HTTP status.
-    pub status: u16,
-    /// The last part of its `type`, such as `key-reused`.
-    pub slug: String,
-    /// What to do about it.
-    pub detail: String,
-}
-
-#[derive(Deserialize)]
-struct Document {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    detail: String,
-}
-
 #[derive(Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 enum ClaimAnswer {
     Execute { claim: String, fence: u64, attempt: u32, lease_ms: u64 },
     Replay { result: Option<OperationResult> },
-}
-
-#[derive(Deserialize)]
-struct RenewAnswer {
-    lease_ms: u64,
 }
 
 impl ClaimRequest {
@@ -212,13 +167,7 @@ impl ServiceClient {
         token: Option<&str>,
         client: RetryClient,
     ) -> Result<Self, ServiceError> {
-        let authorization = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
-        let mut authorization = authorization.transpose().map_err(format_error)?;
-        if let Some(value) = &mut authorization {
-            value.set_sensitive(true);
-        }
-        let client = client.without_keys().attempt_timeout(ATTEMPT_TIMEOUT);
-        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), authorization })
+        ServiceConnection::new(url, token, client).map(|connection| Self { connection })
     }
 
     /// Claims a key. A claim that is granted is renewed in the background, on this runtime.
@@ -227,78 +176,33 @@ impl ServiceClient {
     ///
     /// If the service refuses it or does not answer. Both leave the operation not begun here.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<ClaimedKey, ServiceError> {
-        let asked_at = Instant::now();
-        match self.call("claims", request, None).await? {
+        let asked_at = clock::since_boot();
+        match self.connection.call("claims", request, None).await? {
             ClaimAnswer::Replay { result } => Ok(ClaimedKey::Replay(result)),
             ClaimAnswer::Execute { claim, fence, attempt, lease_ms } => {
                 let mut lease = Duration::from_millis(lease_ms);
                 let mut asked_at = asked_at;
-                if asked_at.elapsed() > lease / 3 {
+                if clock::since_boot().saturating_sub(asked_at) > lease / 3 {
                     // The claim waited: only the server knows how long its lease is.
-                    asked_at = Instant::now();
-                    let renewed = self.renew(&claim, lease.max(RENEWAL_TIMEOUT_MIN)).await;
+                    asked_at = clock::since_boot();
+                    let renewed =
+                        self.connection.renew(&claim, lease.max(RENEWAL_TIMEOUT_MIN)).await;
                     if renewed.is_err() {
                         // Nothing was begun.
-                        self.end("release", &json!({ "claim": claim, "counted": false })).await?;
+                        self.connection
+                            .end("release", &json!({ "claim": claim, "counted": false }))
+                            .await?;
                     }
                     lease = renewed?;
                 }
-                let guard = ClaimGuard::new(self.clone(), claim, fence, attempt, lease, asked_at);
-                Ok(ClaimedKey::Execute(guard))
+                let connection = self.connection.clone();
+                let guard = ClaimGuard::new(connection, claim, fence, attempt, lease, asked_at);
+                Ok(ClaimedKey::Execute(Box::new(guard)))
             }
         }
-    }
-
-    /// Renews a claim within a time; the length of the new lease, which counts from before this.
-    pub(crate) async fn renew(
-        &self,
-        claim: &str,
-        within: Duration,
-    ) -> Result<Duration, ServiceError> {
-        let body = json!({ "claim": claim });
-        let answer: RenewAnswer = self.call("claims/renew", &body, Some(within)).await?;
-        Ok(Duration::from_millis(answer.lease_ms))
-    }
-
-    /// Ends a claim.
-    pub(crate) async fn end(&self, call: &str, body: &impl Serialize) -> Result<(), ServiceError> {
-        self.call::<serde_json::Value>(&format!("claims/{call}"), body, None).await.map(drop)
-    }
-
-    async fn call<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        within: Option<Duration>,
-    ) -> Result<T, ServiceError> {
-        let body = serde_json::to_vec(body).map_err(format_error)?;
-        let request = Request::post(format!("{}/v1/{path}", self.url))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Bytes::from(body));
-        let mut request = request.map_err(format_error)?;
-        if let Some(authorization) = &self.authorization {
-            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
-        }
-        let client = match within {
-            Some(within) => &self.client.clone().deadline(Some(within)),
-            None => &self.client,
-        };
-        let answer = client.send(request).await?;
-        let status = answer.status();
-        if status.is_success() {
-            return serde_json::from_slice(answer.body()).map_err(format_error);
-        }
-        let document: Option<Document> = serde_json::from_slice(answer.body()).ok();
-        let (kind, detail) = document.map(|it| (it.kind, it.detail)).unwrap_or_default();
-        let slug = kind.rsplit(':').next().unwrap_or_default().to_owned();
-        Err(ServiceProblem { status: status.as_u16(), slug, detail }.into())
     }
 }
 
 fn duration_text(time: Duration) -> String {
     format!("{}ms", time.as_millis())
-}
-
-pub(crate) fn format_error(error: impl std::error::Error + Send + Sync + 'static) -> ServiceError {
-    ServiceError::Format(Box::new(error))
 }

@@ -6,14 +6,14 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use semel_core::retry::{AttemptOutcome, Moment, RetryBudget, RetryDecision, RetryPolicy};
+//! use semel_core::retry::{AttemptOutcome, AttemptTiming, RetryBudget, RetryDecision, RetryPolicy};
 //! use semel_core::retry::{ResponseSignals, RetryState};
 //!
 //! let policy = RetryPolicy::SEMEL;
 //! let mut budget = RetryBudget::new(policy.budget);
 //! let mut call = RetryState::begin(&mut budget, Duration::ZERO);
 //!
-//! let at = |seconds| Moment::at(Duration::from_secs(seconds), 0.5);
+//! let at = |seconds| AttemptTiming::at(Duration::from_secs(seconds), 0.5);
 //! let decision = policy.decide(&mut call, &mut budget, &AttemptOutcome::Broken, at(1));
 //! assert_eq!(decision, RetryDecision::Wait(Duration::from_millis(25)));
 //!
@@ -76,7 +76,7 @@ pub enum AttemptOutcome {
 
 /// When an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
+pub struct AttemptTiming {
     /// On a monotonic clock with any origin, the same for all calls of one budget.
     pub now: Duration,
     /// Since the call began.
@@ -85,7 +85,7 @@ pub struct Moment {
     pub random: f64,
 }
 
-impl Moment {
+impl AttemptTiming {
     /// The end of an attempt of a call that began at the origin of the clock.
     #[must_use]
     pub const fn at(now: Duration, random: f64) -> Self {
@@ -179,7 +179,7 @@ impl RetryPolicy {
         call: &mut RetryState,
         budget: &mut RetryBudget,
         outcome: &AttemptOutcome,
-        at: Moment,
+        at: AttemptTiming,
     ) -> RetryDecision {
         let meaning = self.rule.meaning(outcome);
         let throttled = match meaning {
@@ -261,11 +261,14 @@ impl RetryRule {
                 429 | 500 | 502 | 503 | 504 => failed,
                 _ => done,
             },
-            Self::Stripe => match (signals.stripe_should_retry, signals.status) {
-                (Some(false), _) => done,
-                (Some(true), _) | (None, 409 | 500..) => Meaning::Retryable { throttled: false },
-                (None, _) => done,
-            },
+            Self::Stripe => {
+                let retries = matches!(signals.status, 409 | 500..);
+                if signals.stripe_should_retry.unwrap_or(retries) {
+                    Meaning::Retryable { throttled: false }
+                } else {
+                    done
+                }
+            }
             Self::Grpc => grpc(signals),
         }
     }
@@ -284,9 +287,8 @@ fn semel(signals: &ResponseSignals, done: Meaning, failed: Meaning) -> Meaning {
     match (asked, signals.status) {
         (_, ..400) | (Some(false), _) => done,
         (Some(true), _) if locked => Meaning::Running,
-        (Some(true), _) => failed,
         (None, _) if locked && signals.retry_after.is_some() => Meaning::Running,
-        (None, 408 | 425 | 429 | 500 | 502 | 503 | 504) => failed,
+        (Some(true), _) | (None, 408 | 425 | 429 | 500 | 502 | 503 | 504) => failed,
         (None, _) => done,
     }
 }

@@ -11,7 +11,6 @@ resolves it. ``on_unknown="rerun"`` runs it again, which is for consumers whose 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -20,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 import httpx
 
 from .errors import Refused, Retry
-from .renewal import Renewed, Renewer
+from .renewal import Renewed, Renewer, since_boot
 from .retry import SEMEL, RetryPolicy
 from .transport import RetryTransport
 from .wire import (
@@ -50,14 +49,14 @@ class Claim:
         self.fence = granted.fence
         self.attempt = granted.attempt
         self.renewed = Renewed(granted.claim, granted.lease, asked_at)
-        if time.monotonic() - asked_at > granted.lease / 3:
+        if since_boot() - asked_at > granted.lease / 3:
             self._renew_first()
         client.renewer.add(self.renewed)
 
     def _renew_first(self) -> None:
         """The claim waited before it was granted: only the server knows how long its lease is."""
         granted = self.renewed
-        asked_at = time.monotonic()
+        asked_at = since_boot()
         try:
             lease = self._client.renew(granted.claim, max(granted.lease, 1))
         except Exception:
@@ -210,7 +209,7 @@ class Semel:
     ) -> Claim | Replayed:
         """Claims a key: what to run, or what was recorded."""
         body = claim_body(key, options or self.options, payload, fingerprint)
-        asked_at = time.monotonic()
+        asked_at = since_boot()
         answer = claimed(self._connection.call("claims", body))
         if isinstance(answer, Replayed):
             return answer

@@ -3,11 +3,19 @@ loop lets one end."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 from .errors import Lost, SemelError
+
+
+def since_boot() -> float:
+    """A clock that counts suspend where the system has one: a lease ends while its owner sleeps."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 class Renewed:
@@ -23,7 +31,7 @@ class Renewed:
     @property
     def lost(self) -> bool:
         """Whether the claim has another owner, or may have."""
-        return self._lost.is_set() or time.monotonic() >= self.asked_at + self.lease
+        return self._lost.is_set() or since_boot() >= self.asked_at + self.lease
 
     def mark_lost(self) -> None:
         self._lost.set()
@@ -71,7 +79,7 @@ class Renewer:
                     claim.mark_lost()
                     del self._claims[claim.claim]
                 else:
-                    again = max(claim.due(), time.monotonic() + claim.lease / 30)
+                    again = max(claim.due(), since_boot() + claim.lease / 30)
                     self._claims[claim.claim] = (claim, again)
 
     def _next(self) -> Renewed | None:
@@ -79,7 +87,7 @@ class Renewer:
         with self._changed:
             while self._claims:
                 claim, due = min(self._claims.values(), key=lambda entry: entry[1])
-                rest = due - time.monotonic()
+                rest = due - since_boot()
                 if rest <= 0:
                     return claim
                 self._changed.wait(rest)
@@ -89,7 +97,7 @@ class Renewer:
 
 def renew_now(claim: Renewed, renew: Callable[[str, float], float]) -> None:
     """Renews a lease. It counts from before the call."""
-    asked_at = time.monotonic()
+    asked_at = since_boot()
     rest = claim.asked_at + claim.lease - asked_at
     if rest <= 0:
         raise SemelError("the lease has ended")

@@ -1,5 +1,5 @@
-//! A process with a journal is killed between every two steps of a call: nothing is lost, and nothing
-//! is done twice.
+//! A process with a journal is killed between every two steps of a call: nothing is lost, and
+//! nothing is done twice.
 
 use std::{
     collections::BTreeMap,

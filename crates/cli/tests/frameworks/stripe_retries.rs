@@ -3,7 +3,8 @@
 use std::{process::Command, time::Duration};
 
 use semel::core::retry::{
-    AttemptOutcome, Moment, ResponseSignals, RetryBudget, RetryDecision, RetryPolicy, RetryState,
+    AttemptOutcome, AttemptTiming, ResponseSignals, RetryBudget, RetryDecision, RetryPolicy,
+    RetryState,
 };
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ fn decided(call: &Value) -> (Vec<f64>, u64) {
                 AttemptOutcome::Answered(ResponseSignals::read(status, header, 0))
             }
         };
-        let at = Moment::at(Duration::ZERO, call["random"].as_f64().unwrap());
+        let at = AttemptTiming::at(Duration::ZERO, call["random"].as_f64().unwrap());
         match policy.decide(&mut state, &mut budget, &outcome, at) {
             RetryDecision::Wait(delay) => delays.push(delay.as_secs_f64()),
             RetryDecision::Done | RetryDecision::GiveUp(_) => break,

@@ -1,5 +1,5 @@
-//! `clients/vectors.json`: what the clients of all languages must decide and derive, generated from
-//! `core::retry`, from the keys and from the fingerprints.
+//! `clients/vectors.json`: what the clients of all languages must decide and derive, generated
+//! from `core::retry`, from the keys and from the fingerprints.
 //!
 //! `SEMEL_WRITE_VECTORS=1` writes the file again.
 
@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, env, fmt::Write as _, fs, time::Duration};
 
 use semel::core::Fingerprint;
 use semel::core::retry::{
-    AttemptOutcome, Moment, ResponseSignals, RetryBudget, RetryDecision, RetryPolicy, RetryState,
+    AttemptOutcome, AttemptTiming, ResponseSignals, RetryBudget, RetryDecision, RetryPolicy,
+    RetryState,
 };
 use semel::keys::{self, Uuid};
 use serde_json::{Value, json};
@@ -46,7 +47,7 @@ impl Script {
     fn end(&mut self, call: u32, now_ms: u64, random: f64, outcome: &Value) -> Option<u64> {
         let now = Duration::from_millis(now_ms);
         let (state, began) = self.calls.get_mut(&call).unwrap();
-        let at = Moment { now, elapsed: now - *began, random };
+        let at = AttemptTiming { now, elapsed: now - *began, random };
         let decision = self.policy.decide(state, &mut self.budget, &outcome_of(outcome), at);
         let (expected, delay) = match decision {
             RetryDecision::Done => (json!({ "decision": "done" }), None),
@@ -59,7 +60,8 @@ impl Script {
             }
         };
         self.steps.push(json!({
-            "call": call, "now_ms": now_ms, "random": random, "outcome": outcome, "expect": expected,
+            "call": call, "now_ms": now_ms, "random": random, "outcome": outcome,
+            "expect": expected,
         }));
         delay
     }
@@ -334,7 +336,8 @@ fn the_vectors_of_all_languages_are_those_of_the_rule() {
     let line = |value: &Value| format!("    {value}");
     let lines = |values: &[Value]| values.iter().map(line).collect::<Vec<_>>().join(",\n");
     let text = format!(
-        "{{\n  \"unix_seconds\": {UNIX_SECONDS},\n  \"scripts\": [\n{}\n  ],\n  \"keys\": [\n{}\n  ],\n  \
+        "{{\n  \"unix_seconds\": {UNIX_SECONDS},\n  \"scripts\": [\n{}\n  ],\n  \
+         \"keys\": [\n{}\n  ],\n  \
          \"fingerprints\": [\n{}\n  ]\n}}\n",
         lines(&scripts),
         lines(&derived_keys()),

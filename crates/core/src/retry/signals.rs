@@ -20,7 +20,7 @@ pub struct ResponseSignals {
     pub aws_retry_after: Option<Duration>,
     /// `grpc-status`.
     pub grpc_status: Option<u32>,
-    /// `grpc-retry-pushback-ms`: `Some(None)` if it is negative or no number, which forbids retries.
+    /// `grpc-retry-pushback-ms`: `Some(None)` if it is negative or no number: no retry.
     pub grpc_pushback: Option<Option<Duration>>,
 }
 

@@ -12,7 +12,7 @@ fn answered(status: u16, headers: &[(&str, &'static str)]) -> AttemptOutcome {
 fn first_decision(policy: &RetryPolicy, outcome: &AttemptOutcome) -> RetryDecision {
     let mut budget = RetryBudget::new(policy.budget);
     let mut call = RetryState::begin(&mut budget, Duration::ZERO);
-    policy.decide(&mut call, &mut budget, outcome, Moment::at(Duration::ZERO, 0.5))
+    policy.decide(&mut call, &mut budget, outcome, AttemptTiming::at(Duration::ZERO, 0.5))
 }
 
 fn wait(milliseconds: u64) -> RetryDecision {
@@ -68,10 +68,10 @@ fn waiting_for_a_running_operation_is_bounded_by_the_deadline_alone() {
     let mut call = RetryState::begin(&mut budget, Duration::ZERO);
     let running = answered(409, &[("retry-after", "1")]);
     for second in 0..58 {
-        let at = Moment::at(Duration::from_secs(second), 0.0);
+        let at = AttemptTiming::at(Duration::from_secs(second), 0.0);
         assert_eq!(policy.decide(&mut call, &mut budget, &running, at), wait(1000), "{second}");
     }
-    let late = Moment::at(Duration::from_secs(59), 0.0);
+    let late = AttemptTiming::at(Duration::from_secs(59), 0.0);
     let decision = policy.decide(&mut call, &mut budget, &running, late);
     assert_eq!(decision, RetryDecision::GiveUp(GiveUpReason::Deadline));
     assert_eq!(call.attempts(), 1);
@@ -82,7 +82,7 @@ fn a_bucket_of_aws_pays_35_retries_and_gets_them_back() {
     let policy = RetryPolicy::AWS;
     let mut budget = RetryBudget::new(policy.budget);
     let failed = answered(500, &[]);
-    let at = Moment::at(Duration::ZERO, 0.0);
+    let at = AttemptTiming::at(Duration::ZERO, 0.0);
     let mut calls: Vec<RetryState> = Vec::new();
     for _ in 0..35 {
         let mut call = RetryState::begin(&mut budget, Duration::ZERO);
@@ -107,7 +107,7 @@ fn grpc_stops_at_half_of_its_tokens() {
     let policy = RetryPolicy::GRPC;
     let mut budget = RetryBudget::new(policy.budget);
     let unavailable = answered(200, &[("grpc-status", "14")]);
-    let at = Moment::at(Duration::ZERO, 0.5);
+    let at = AttemptTiming::at(Duration::ZERO, 0.5);
     let mut decide = || {
         let mut call = RetryState::begin(&mut budget, Duration::ZERO);
         policy.decide(&mut call, &mut budget, &unavailable, at)
@@ -153,12 +153,14 @@ proptest! {
         let mut call = RetryState::begin(&mut budget, Duration::ZERO);
         let mut now = Duration::ZERO;
         for (outcome, random) in steps {
-            let decision = policy.decide(&mut call, &mut budget, &outcome, Moment::at(now, random));
+            let at = AttemptTiming::at(now, random);
+            let decision = policy.decide(&mut call, &mut budget, &outcome, at);
             prop_assert!(call.attempts() <= policy.attempts_max);
             let RetryDecision::Wait(delay) = decision else { break };
-            let asked = match &outcome {
-                AttemptOutcome::Answered(signals) => signals.retry_after.unwrap_or_default(),
-                _ => Duration::ZERO,
+            let asked = if let AttemptOutcome::Answered(signals) = &outcome {
+                signals.retry_after.unwrap_or_default()
+            } else {
+                Duration::ZERO
             };
             prop_assert!(delay <= policy.backoff.max + asked + AWS_RETRY_AFTER_SPAN);
             prop_assert!(policy.rule != RetryRule::Semel || delay >= asked);
@@ -179,8 +181,8 @@ proptest! {
             now += Duration::from_millis(gap);
             let mut call = RetryState::begin(&mut budget, now);
             first_attempts.push(now.as_secs());
-            while let RetryDecision::Wait(_) =
-                policy.decide(&mut call, &mut budget, &AttemptOutcome::Broken, Moment::at(now, 0.0))
+            let (broken, at) = (AttemptOutcome::Broken, AttemptTiming::at(now, 0.0));
+            while let RetryDecision::Wait(_) = policy.decide(&mut call, &mut budget, &broken, at)
             {
                 retries.push(now.as_secs());
             }

@@ -3,8 +3,8 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use semel_core::retry::{
-    AttemptOutcome, BudgetRule, Moment, ResponseSignals, RetryBudget, RetryDecision, RetryPolicy,
-    RetryState,
+    AttemptOutcome, AttemptTiming, BudgetRule, ResponseSignals, RetryBudget, RetryDecision,
+    RetryPolicy, RetryState,
 };
 
 const CLIENTS: u64 = 1000;
@@ -87,7 +87,7 @@ fn simulate(policy: RetryPolicy, calls_per_second: u64) -> Storm {
         let status = if fails || *in_second > capacity { 503 } else { 200 };
         let ended = at + LATENCY_US;
         let outcome = AttemptOutcome::Answered(ResponseSignals::of_status(status));
-        let moment = Moment {
+        let moment = AttemptTiming {
             now: Duration::from_micros(ended),
             elapsed: Duration::from_micros(ended - call.began_us),
             random: random.unit(),
