@@ -8,10 +8,13 @@
 
 import { NotRetained, problemOf, Lost, Refused, Retry, SemelError } from "./errors.js";
 import { retryingFetch, type FetchOptions, type RetryingFetch } from "./fetch.js";
+import { SEMEL } from "./retry.js";
 
 /** The content type of a result that every repeat throws as {@link Refused}. */
 const REFUSED_TYPE = "application/vnd.semel.refused+json";
 const RENEWAL_TIMEOUT_MIN_MS = 50;
+const CLAIM_ATTEMPTS_MAX = 10;
+const END_ATTEMPTS_MAX = 30;
 
 export interface ClaimOptions {
   scope?: string;
@@ -48,7 +51,8 @@ interface Answer {
 
 /** The calls of the service API, with retries. */
 class Connection {
-  readonly #fetch: RetryingFetch;
+  readonly #claims: RetryingFetch;
+  readonly #ends: RetryingFetch;
   readonly #headers: Record<string, string>;
 
   constructor(
@@ -56,7 +60,12 @@ class Connection {
     options: SemelOptions,
   ) {
     const http = { attemptTimeoutMs: 90_000, ...options.http, keyHeader: null };
-    this.#fetch = retryingFetch(http);
+    const policy = options.http?.policy ?? SEMEL;
+    const claims = { ...policy, attemptsMax: CLAIM_ATTEMPTS_MAX };
+    this.#claims = retryingFetch({ ...http, policy: claims });
+    // A budget is for new work. What is done has to be recorded, until the deadline.
+    const ends = { ...policy, attemptsMax: END_ATTEMPTS_MAX, budget: { kind: "unlimited" } as const };
+    this.#ends = retryingFetch({ ...http, policy: ends });
     this.#headers = { "content-type": "application/json" };
     if (options.token !== undefined) this.#headers["authorization"] = `Bearer ${options.token}`;
   }
@@ -64,7 +73,8 @@ class Connection {
   async call(path: string, body: unknown, deadlineMs?: number): Promise<Answer> {
     const init = { method: "POST", headers: this.#headers, body: JSON.stringify(body) };
     const url = `${this.url}/v1/${path}`;
-    const answer = await this.#fetch(url, deadlineMs === undefined ? init : { ...init, deadlineMs });
+    const send = path === "claims" ? this.#claims : this.#ends;
+    const answer = await send(url, deadlineMs === undefined ? init : { ...init, deadlineMs });
     const text = await answer.text();
     let document: Record<string, unknown> = {};
     try {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, header};
+use semel_core::retry::{BudgetRule, RetryPolicy};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 
@@ -12,10 +13,19 @@ use crate::retry_client::{CallError, RetryClient};
 /// A claim may wait a minute for another owner's result.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// The path that claims a key.
+pub(crate) const CLAIMS: &str = "claims";
+
+/// Limits beside the deadline of a call.
+const CLAIM_ATTEMPTS_MAX: u32 = 10;
+const END_ATTEMPTS_MAX: u32 = 30;
+
 /// An address, a token, and a client that retries.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceConnection {
-    client: RetryClient,
+    claims: RetryClient,
+    /// A budget is for new work. What is done has to be recorded, until the deadline.
+    ends: RetryClient,
     url: String,
     authorization: Option<HeaderValue>,
 }
@@ -72,7 +82,12 @@ impl ServiceConnection {
             value.set_sensitive(true);
         }
         let client = client.without_keys().attempt_timeout(ATTEMPT_TIMEOUT);
-        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), authorization })
+        let policy = client.retry_policy();
+        let claims =
+            client.clone().policy(RetryPolicy { attempts_max: CLAIM_ATTEMPTS_MAX, ..policy });
+        let (attempts_max, budget) = (END_ATTEMPTS_MAX, BudgetRule::Unlimited);
+        let ends = client.policy(RetryPolicy { attempts_max, budget, ..policy });
+        Ok(Self { claims, ends, url: url.trim_end_matches('/').to_owned(), authorization })
     }
 
     /// Renews a claim within a time; the length of the new lease, which counts from before this.
@@ -106,8 +121,9 @@ impl ServiceConnection {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
         let client = match within {
-            Some(within) => &self.client.clone().deadline(Some(within)),
-            None => &self.client,
+            Some(within) => &self.ends.clone().deadline(Some(within)),
+            None if path == CLAIMS => &self.claims,
+            None => &self.ends,
         };
         let answer = client.send(request).await?;
         let status = answer.status();

@@ -81,6 +81,10 @@ impl RetryClient {
         self
     }
 
+    pub(crate) const fn retry_policy(&self) -> RetryPolicy {
+        self.policy
+    }
+
     /// With another deadline for each call; `None` for no limit.
     #[must_use]
     pub fn deadline(mut self, deadline: Option<Duration>) -> Self {

@@ -11,7 +11,7 @@ use serde_json::{
 
 use crate::claim::ClaimGuard;
 use crate::clock;
-use crate::connection::{ServiceConnection, ServiceError, format_error};
+use crate::connection::{CLAIMS, ServiceConnection, ServiceError, format_error};
 use crate::retry_client::RetryClient;
 
 /// For the renewal of a claim that waited before it was granted.
@@ -177,7 +177,7 @@ impl ServiceClient {
     /// If the service refuses it or does not answer. Both leave the operation not begun here.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<ClaimedKey, ServiceError> {
         let asked_at = clock::since_boot();
-        match self.connection.call("claims", request, None).await? {
+        match self.connection.call(CLAIMS, request, None).await? {
             ClaimAnswer::Replay { result } => Ok(ClaimedKey::Replay(result)),
             ClaimAnswer::Execute { claim, fence, attempt, lease_ms } => {
                 let mut lease = Duration::from_millis(lease_ms);

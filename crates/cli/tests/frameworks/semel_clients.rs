@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{HERE, process::prepared};
 
-const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients");
+pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients");
 
 /// A Python with the package `semel`. `None` where there is no Python.
 pub(crate) fn python() -> Option<Command> {
@@ -59,7 +59,7 @@ fn compile_typescript(modules: &Path) -> PathBuf {
     place
 }
 
-fn succeeds(command: &mut Command) {
+pub(crate) fn succeeds(command: &mut Command) {
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&text));
