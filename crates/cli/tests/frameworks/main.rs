@@ -15,6 +15,7 @@ mod http;
 mod http_proxy;
 mod idle;
 mod journal;
+mod lossy_sdks;
 mod misbehaving_proxy;
 mod pages;
 mod process;
@@ -25,7 +26,7 @@ mod sdks;
 mod semel_clients;
 mod spellings;
 mod stripe_retries;
-mod stripe_sdk;
+mod vendor_sdk;
 mod webhook_services;
 
 /// Where the apps, the clients and their pins are.
