@@ -37,15 +37,15 @@ const KILL_AT: &str = "SEMEL_TEST_JOURNAL_KILL_AT";
 /// The program that is killed; as a test of its own it does nothing.
 #[test]
 fn a_child_process_that_keeps_a_journal() {
-    let Ok(url) = env::var(URL) else { return };
+    let Some(url) = env::var_os(URL) else { return };
     let folder = env::var_os(FOLDER).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(process_orders(&url, folder.as_ref()));
+    runtime.block_on(process_orders(url.to_str().unwrap(), folder.as_ref()));
 }
 
 async fn process_orders(url: &str, folder: &Path) {
     let kill_at = |order: &str, step: &str| {
-        if order == KILLED && env::var(KILL_AT).is_ok_and(|wanted| wanted == step) {
+        if order == KILLED && env::var_os(KILL_AT).is_some_and(|wanted| wanted == step) {
             let me = std::process::id().to_string();
             Command::new("kill").args(["-9", &me]).status().unwrap();
             thread::sleep(NOTIFY_MAX);

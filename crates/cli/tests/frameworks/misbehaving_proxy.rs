@@ -111,6 +111,7 @@ impl Shared {
     }
 
     /// Remembers the request.
+    #[expect(clippy::disallowed_methods, reason = "the gap between two requests is checked")]
     fn next_step(&self, request: &Message) -> Option<Misbehaviour> {
         let path = request.path().trim_start_matches('/').to_owned();
         let arrival = Arrival {
