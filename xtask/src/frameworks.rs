@@ -1,10 +1,11 @@
-//! Python, Node, Go, Tomcat, nginx and Chromium for the tests that stand in front of real frameworks.
+//! Python, Node, Go, Tomcat, nginx and Chromium for the tests in front of real frameworks.
 //!
 //! The packages are pinned beside those tests and lie in the target folder, one folder for each
 //! language. A folder is made when it is missing or when the pins have changed, from whatever index
 //! the machine's `pip` and `npm` are set up for. Go needs no packages: its pins are the programs
-//! themselves, which are built from the standard library. Tomcat's classes, nginx and Chromium are Debian's.
-//! Where a language or its packages cannot be had the tests are skipped, and the summary says why.
+//! themselves, which are built from the standard library. Tomcat's classes, nginx and Chromium are
+//! Debian's. Where a language or its packages cannot be had the tests are skipped, and the summary
+//! says why.
 
 use std::ffi::OsString;
 use std::fs;

@@ -262,6 +262,45 @@ fn each_configuration_in_the_guide_to_callers_is_a_good_one() {
 }
 
 #[test]
+fn the_session_in_the_guide_to_callers_prints_what_it_shows() {
+    let guide = include_str!("../../../docs/guide/callers.md");
+    let (_, table) = guide.split_once("```toml\n").unwrap();
+    let (_, session) = guide.split_once("```console\n$ semel ").unwrap();
+    let (command, shown) = session.split_once(" < token.txt\n").unwrap();
+    let (shown, _) = shown.split_once("$ semel list").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let gateway = "[gateway]\nupstream = \"http://127.0.0.1:3000\"\n";
+    write("semel.toml", &[gateway, table.split_once("```\n").unwrap().0].concat());
+    // Issuer, audience and subject of the guide, without a signature: none is verified.
+    let claims =
+        r#"{"iss":"https://issuer.example","aud":"payments","sub":"zoe","exp":4102444800}"#;
+    let part = |text: &str| data_encoding::BASE64URL_NOPAD.encode(text.as_bytes());
+    write("token.txt", &[&part(r#"{"alg":"RS256"}"#), &part(claims), "c2ln"].join("."));
+    let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .current_dir(folder.path())
+        .args(command.split_whitespace())
+        .stdin(fs::File::open(folder.path().join("token.txt")).unwrap())
+        .output()
+        .unwrap();
+    let printed = [output.stderr, output.stdout].concat();
+    assert_eq!(String::from_utf8(printed).unwrap(), shown);
+}
+
+#[test]
+fn each_configuration_in_the_guide_to_browsers_is_a_good_one() {
+    let guide = include_str!("../../../docs/guide/browsers.md");
+    let folder = tempfile::tempdir().unwrap();
+    let shown = guide.split("```toml\n").skip(1).map(|rest| rest.split_once("```\n").unwrap().0);
+    for text in shown {
+        let text = format!("[gateway]\nupstream = \"http://127.0.0.1:3000\"\n\n{text}");
+        fs::write(folder.path().join("semel.toml"), text).unwrap();
+        let output = semel(folder.path(), &["config", "check", "semel.toml"]);
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
 fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
     let guide = include_str!("../../../docs/guide/rolling-it-out.md");
     let shown: Vec<&str> = guide

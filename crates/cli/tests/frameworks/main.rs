@@ -1,7 +1,7 @@
 //! The gateway in front of real frameworks, called by real clients that retry.
 //!
-//! `cargo xtask test` prepares Python, Node, Go, Tomcat, nginx and Chromium and says in variables where they
-//! are. Without them a test that needs one says so and passes.
+//! `cargo xtask test` prepares Python, Node, Go, Tomcat, nginx and Chromium and says in variables
+//! where they are. Without them a test that needs one says so and passes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 #![allow(clippy::print_stdout, reason = "a long test tells what it has seen")]
 
