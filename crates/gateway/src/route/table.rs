@@ -289,9 +289,8 @@ impl RouteTable {
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let may_have_key = *mode == Mode::Guard && has_key(keys, request.headers());
                 let read = *signed || (is_guarded && may_have_key);
-                let cors = service.response_cors(request.headers());
-                let failure =
-                    FailureResponse { cors, ..FailureResponse::of(&request, dialect.clone()) };
+                let mut failure = FailureResponse::of(&request, dialect.clone());
+                failure.cors = service.response_cors(request.headers());
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
@@ -314,11 +313,7 @@ impl RouteTable {
                 Err(response) => return ResponseKind::Refused(response),
             },
         };
-        let unguarded = UnguardedRequest {
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            failures: Arc::clone(&self.failures),
-        };
+        let unguarded = UnguardedRequest::of(&request, &self.failures);
         let failure = FailureResponse::of(&request, Dialect::IETF);
         let may_stall = may_stall(&request, forward);
         let request = self.with_pace(request, &[], false, may_stall, peer);
@@ -485,6 +480,11 @@ struct UnguardedRequest {
 }
 
 impl UnguardedRequest {
+    fn of<B>(request: &Request<B>, failures: &Arc<LogThrottle>) -> Self {
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        Self { method, uri, failures: Arc::clone(failures) }
+    }
+
     /// Throttled, because an unreachable upstream fails every request.
     fn log(&self, error: &BoxError) {
         if let Some(unlogged) = self.failures.allow() {
