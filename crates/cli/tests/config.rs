@@ -6,18 +6,23 @@
 //! config check $f 2> ${f%.toml}.txt; done`, and read the difference.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
 };
+
+use crate::command::semel_command;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/tests/files").join(name)
 }
 
 fn semel(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_semel"))
+    semel_command()
         .args(args)
         .current_dir(folder)
         .env_clear()
@@ -221,7 +226,7 @@ fn each_configuration_in_the_guide_to_callers_is_a_good_one() {
     let tables: Vec<String> = shown
         .map(|text| {
             fs::write(folder.path().join("semel.toml"), text).unwrap();
-            let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+            let output = semel_command()
                 .current_dir(folder.path())
                 .args(["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"])
                 .env("JWT_SECRET", "0123456789abcdef0123456789abcdef")

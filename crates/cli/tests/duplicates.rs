@@ -1,18 +1,23 @@
 //! `semel duplicates` through the real program, on files and on standard input.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
     fmt::Write as _,
     io::Write as _,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     thread,
 };
 
 use serde_json::{Value, json};
 
+use crate::command::semel_command;
+
 fn semel(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+    let mut child = semel_command()
         .arg("duplicates")
         .args(args)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/duplicates"))

@@ -138,7 +138,7 @@ impl Shared {
                 self.log().losses.insert(key, Some(loss));
                 return Ok(());
             }
-            let answer = server.answer()?;
+            let answer = server.message()?;
             self.log().exchanges.push(Exchange { key, status: answer.status() });
             self.added.notify_all();
             client.get_mut().write_all(&answer.bytes())?;
@@ -163,7 +163,7 @@ fn lose(number: usize, server: &mut Connection, client: &mut TcpStream) -> io::R
     if number % 3 == 2 {
         return Ok(Loss::BeforeAnyAnswer);
     }
-    let answer = server.answer()?;
+    let answer = server.message()?;
     if number.is_multiple_of(3) {
         return Ok(Loss::Whole(answer));
     }

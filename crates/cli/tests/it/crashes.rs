@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     common::{
-        Answer, Client, Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, Upstream, charge, send,
-        wait_until,
+        Client, Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, TestResponse, Upstream, charge,
+        send, wait_until,
     },
     operators::reaches,
 };
@@ -35,7 +35,7 @@ async fn short_lease(on_unknown: &str) -> (Upstream, Gate, Setup) {
 }
 
 /// Asks until the lease of the first run has lapsed.
-async fn after_the_lease(gateway: &Gateway) -> Answer {
+async fn after_the_lease(gateway: &Gateway) -> TestResponse {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let answer = gateway.send(charge("k", ORDER)).await;
@@ -108,7 +108,7 @@ async fn what_lapsed_is_held_without_anybody_asking() {
 
 /// Stops a gateway while `k` runs there, until its lease has lapsed and a neighbour has said what
 /// it makes of it. Then lets it go on and opens the gate.
-async fn overtaken(on_unknown: &str) -> (Upstream, Gateway, Answer, Answer) {
+async fn overtaken(on_unknown: &str) -> (Upstream, Gateway, TestResponse, TestResponse) {
     let (upstream, gate, setup) = short_lease(on_unknown).await;
     let (gateway, neighbour) = (setup.start().await, setup.start().await);
     let late = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
@@ -157,7 +157,7 @@ async fn whatever_was_acknowledged_before_a_kill_is_replayed_after_it() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("lease = \"1s\"\nwait = \"0s\"");
     let gateway = setup.start().await;
-    let acknowledged: Arc<Mutex<BTreeMap<String, Answer>>> = Arc::default();
+    let acknowledged: Arc<Mutex<BTreeMap<String, TestResponse>>> = Arc::default();
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..16 {
         let (address, acknowledged) = (gateway.address(), Arc::clone(&acknowledged));

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use semel::core::StateName;
 
 use crate::common::{
-    Answer, ClientRequest, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+    ClientRequest, Gate, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, send,
+    wait_until,
 };
 
 const HEADERS: [&str; 5] = [
@@ -55,7 +56,7 @@ async fn gated() -> (Gate, Upstream) {
 }
 
 #[track_caller]
-fn is_exceeded(answer: &Answer, should_retry: &str) {
+fn is_exceeded(answer: &TestResponse, should_retry: &str) {
     answer.assert_problem(504, "deadline-exceeded");
     assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{answer:?}");
 }

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::common::{
-    Answer, Client, Gateway, ORDER, ReceivedRequest, Reply, Setup, Upstream, charge, send,
+    Client, Gateway, ORDER, ReceivedRequest, Reply, Setup, TestResponse, Upstream, charge, send,
     wait_until,
 };
 
@@ -407,7 +407,7 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
         }
     });
     let gateway = Gateway::in_front_of(&format!("http://{address}")).await;
-    let mut answers: Vec<(&str, Answer)> = Vec::new();
+    let mut answers: Vec<(&str, TestResponse)> = Vec::new();
     for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         answers.push((key, gateway.send(charge(key, ORDER)).await));
     }

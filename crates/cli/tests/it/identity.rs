@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Answer, ClientRequest, Gateway, ORDER, Reply, Setup, Upstream, charge, get},
+    common::{ClientRequest, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, get},
     operators::reaches,
 };
 
@@ -40,7 +40,7 @@ async fn tenants() -> Upstream {
 }
 
 #[track_caller]
-fn ran(answer: &Answer, text: &str) {
+fn ran(answer: &TestResponse, text: &str) {
     assert_eq!((answer.text(), answer.is_replayed()), (text, false));
 }
 

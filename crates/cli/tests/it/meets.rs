@@ -6,13 +6,13 @@ use semel::core::StateName;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::common::{
-    Answer, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+    Gate, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, send, wait_until,
 };
 
 const OTHER: &str = r#"{"amount":1000,"to":"zoe"}"#;
 
 /// A request on its way.
-fn on_its_way(gateway: &Gateway, key: &'static str) -> JoinHandle<Answer> {
+fn on_its_way(gateway: &Gateway, key: &'static str) -> JoinHandle<TestResponse> {
     tokio::spawn(send(gateway.address(), charge(key, ORDER)))
 }
 

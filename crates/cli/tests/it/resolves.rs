@@ -1,11 +1,11 @@
 //! What may happen to a held record: an operator says what became of it, and the next retry knows.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use semel::core::StateName;
 
 use crate::{
-    common::{Gateway, ORDER, Reply, Setup, Upstream, charge},
+    common::{Gateway, ORDER, Reply, Setup, Upstream, charge, semel_command},
     operators::reaches,
     reloads::reload,
 };
@@ -30,7 +30,7 @@ async fn held() -> (Upstream, Gateway) {
 
 /// Runs a command on the gateway's API.
 fn operate(gateway: &Gateway, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut command = semel_command();
     command.args(arguments).args(["--server", &format!("http://{}", gateway.api())]);
     command.env("SEMEL_OPERATOR_TOKEN", TOKEN).output().unwrap()
 }

@@ -1,10 +1,6 @@
 //! Callers that are verified: tokens, key sets that rotate or are away, headers from networks.
 
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::{fs, io::Write as _, process::Stdio};
 
 use http::HeaderValue;
 use semel_testkit::issuer::{
@@ -13,7 +9,7 @@ use semel_testkit::issuer::{
 };
 use serde_json::json;
 
-use crate::common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge, local};
+use crate::common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge, local, semel_command};
 
 fn jwt_rule(jwks: &str) -> String {
     format!(
@@ -211,7 +207,7 @@ async fn a_header_is_believed_from_its_networks_alone() {
 
 /// Runs `semel caller` in the folder of a gateway.
 fn name_of(setup: &Setup, arguments: &[&str], value: &str) -> (String, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+    let mut child = semel_command()
         .current_dir(setup.file().parent().unwrap())
         .args(["caller", "--config", "semel.toml"])
         .args(arguments)

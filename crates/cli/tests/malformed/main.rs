@@ -12,6 +12,9 @@
     reason = "a test reports by panicking, and prints its seed"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod bodies;
 mod chunks;
 mod frames;
@@ -28,7 +31,7 @@ mod vectors;
 
 use std::{io::Write as _, thread, time::Duration};
 
-use harness::{Answer, Case, Harness};
+use harness::{Case, Harness, read_response};
 
 /// How many malformed requests are promised to be tried.
 const PROMISED: usize = 200;
@@ -94,7 +97,7 @@ fn a_client_refused_while_it_still_sends_can_read_why() {
             // By now it was refused.
             thread::sleep(Duration::from_millis(50));
         }
-        let answer = Answer::read(&mut stream).expect("an answer");
+        let answer = read_response(&mut stream).expect("an answer");
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
         assert_eq!(answer.header("connection"), Some("close"));
