@@ -127,7 +127,7 @@ async fn a_key_is_for_one_checkout_of_one_merchant() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_or_no_token_is_refused() {
+async fn a_checkout_without_a_key_or_a_token_is_refused() {
     let stage = Stage::new(Duration::ZERO).await;
     let keyless = request(&["authorization: Bearer sk_ada"], 7, "tok_visa");
     send(stage.address, &keyless).await.assert_problem(400, "key-missing");
@@ -259,7 +259,7 @@ async fn a_body_that_is_no_checkout_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_a_checkout_whose_client_has_gone() {
+async fn a_shutdown_waits_for_a_checkout_whose_client_has_disconnected() {
     let stage = Stage::new(Duration::from_millis(600)).await;
     let mut client = TcpStream::connect(stage.address).await.unwrap();
     client.write_all(ada("k", 4900, "tok_visa").as_bytes()).await.unwrap();
@@ -281,7 +281,7 @@ async fn a_stop_waits_for_a_checkout_whose_client_has_gone() {
 
 /// The program itself: asked to stop with two checkouts under way, one of whose clients is gone.
 #[tokio::test]
-async fn the_program_finishes_what_it_began_and_remembers_it() {
+async fn the_program_finishes_running_checkouts_and_replays_them_after_a_restart() {
     let folder = TempDir::new().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_checkout"));
     command.arg(folder.path()).arg("127.0.0.1:0");

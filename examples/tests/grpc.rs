@@ -192,7 +192,7 @@ async fn a_key_is_for_one_transfer_of_one_caller() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_or_no_name_is_refused() {
+async fn a_call_without_a_key_or_a_name_is_refused() {
     let stage = Stage::new().await;
     let mut client = TransfersClient::new(stage.channel.clone());
     for (absent, code, slug) in [

@@ -80,7 +80,7 @@ fn a_good_configuration_is_answered_with_what_it_guards() {
 }
 
 #[test]
-fn what_a_file_does_not_name_must_be_there_too() {
+fn a_missing_folder_of_a_store_argument_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--upstream", "http://a", "--store", "sqlite:none/semel.db"];
     for command in [&["config", "check"][..], &["serve"]] {
@@ -140,7 +140,7 @@ fn the_command_line_counts_for_what_is_printed() {
 }
 
 #[test]
-fn what_is_printed_is_printed_the_same_again() {
+fn a_printed_configuration_prints_identically() {
     let temporary = tempfile::tempdir().unwrap();
     for name in ["design.toml", "full.toml"] {
         let printed = stdout(&folder("good"), &["config", "print", name]);
@@ -163,7 +163,7 @@ fn the_generated_files_are_fresh() {
 }
 
 #[test]
-fn what_the_guide_to_deadlines_says_to_write_is_read() {
+fn the_configuration_in_the_guide_to_deadlines_is_valid() {
     let guide = include_str!("../../../docs/guide/deadlines.md");
     let folder = tempfile::tempdir().unwrap();
     let snippets = guide.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
@@ -177,7 +177,7 @@ fn what_the_guide_to_deadlines_says_to_write_is_read() {
 }
 
 #[test]
-fn what_the_guide_to_webhooks_says_to_write_is_read() {
+fn the_configuration_in_the_guide_to_webhooks_is_valid() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
     let guide = fs::read_to_string(guide).unwrap();
     let folder = tempfile::tempdir().unwrap();

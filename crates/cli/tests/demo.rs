@@ -86,7 +86,7 @@ fn the_story_holds_and_is_readable() {
 }
 
 #[test]
-fn what_it_leaves_running_does_what_it_says() {
+fn the_printed_curl_commands_work_while_the_demo_runs() {
     let demo = Program::start(&mut demo());
     let is_curl = |line: &String| line.trim_start().starts_with("curl ");
     // It goes on running, so its output does not end.

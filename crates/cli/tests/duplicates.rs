@@ -175,7 +175,7 @@ fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_said_and_fails() {
+fn unreadable_input_is_reported_and_fails() {
     let bad = b"user,sku,total,time\nada,tea,five,1772359207\n";
     let error = complaint(&["-"], bad);
     assert!(error.starts_with("error: standard input: no row could be read. Line 2: "), "{error}");

@@ -93,7 +93,7 @@ async fn killed_under_fail_it_has_failed_for_good() {
 }
 
 #[tokio::test]
-async fn what_lapsed_is_held_without_anybody_asking() {
+async fn an_expired_record_is_held_by_maintenance_alone() {
     let (upstream, gateway) = killed("hold").await;
     reaches(&gateway, "semel_lapsed_total", 1).await;
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
@@ -153,7 +153,7 @@ async fn a_final_failure_is_not_undone_by_an_owner_that_comes_late() {
 }
 
 #[tokio::test]
-async fn whatever_was_acknowledged_before_a_kill_is_replayed_after_it() {
+async fn an_answer_acknowledged_before_a_kill_is_replayed_after_it() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("lease = \"1s\"\nwait = \"0s\"");
     let gateway = setup.start().await;

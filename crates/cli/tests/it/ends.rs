@@ -221,7 +221,7 @@ async fn a_client_error_that_asks_for_a_retry_frees_the_key() {
 }
 
 #[tokio::test]
-async fn keep_and_release_are_the_routes_to_say() {
+async fn the_statuses_to_keep_and_to_release_are_settings_of_the_route() {
     let upstream = Upstream::start(|request| {
         let status = request.path.trim_start_matches("/all/").trim_start_matches("/list/");
         Reply::new(status.parse().unwrap(), format!("run {}", request.number))

@@ -162,7 +162,7 @@ async fn a_request_that_could_be_read_in_two_ways_is_counted() {
 }
 
 #[tokio::test]
-async fn what_is_refused_for_its_route_is_counted_and_named() {
+async fn a_request_without_a_usable_route_is_counted_and_logged() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).gateway("unmatched = \"refuse\"").tables(
         "[[route]]\nmatch = \"POST /charges\"\nscope = \"charges\"\nkey = { required = true }",

@@ -53,7 +53,7 @@ async fn a_status_is_stored_alone() {
 }
 
 #[tokio::test]
-async fn what_is_redacted_is_not_stored() {
+async fn a_redacted_value_is_not_stored() {
     let (upstream, gateway) = storing("{ redact = [\"/card/number\", \"/card/cvc\"] }").await;
     let first = gateway.send(charge("k", ORDER)).await;
     assert!(first.text().contains(NUMBER), "the first client gets all of it");

@@ -113,7 +113,7 @@ async fn a_bad_file_keeps_the_old_configuration_and_says_where_it_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named_until_there_is_one() {
+async fn settings_that_need_a_restart_are_logged_at_each_reload() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url());
     let gateway = setup.start().await;

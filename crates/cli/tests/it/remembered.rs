@@ -100,7 +100,7 @@ async fn another_caller_rule_is_refused_until_an_operator_accepts_it() {
 }
 
 #[tokio::test]
-async fn what_was_observed_is_not_run_again_once_the_route_guards() {
+async fn an_observed_request_is_not_executed_again_when_the_route_guards() {
     let upstream = Upstream::plain().await;
     let open = Setup::new(&upstream.url());
     let gateway = open.clone().defaults("mode = \"observe\"").start().await;

@@ -84,7 +84,7 @@ async fn a_shutdown_under_load_loses_and_cuts_nothing() {
 }
 
 #[tokio::test]
-async fn what_runs_longer_than_it_may_is_cut_off_and_it_says_so() {
+async fn an_execution_that_outlasts_the_drain_is_cut_off_and_logged() {
     let upstream = Upstream::start(|_| Reply::silent()).await;
     let setup = Setup::new(&upstream.url()).gateway("drain = \"1s\"").defaults("lease = \"1s\"");
     let gateway = setup.start().await;

@@ -200,7 +200,7 @@ async fn cloud_events_of_different_sources_are_different_whatever_their_ids() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_signed_route_passes_unverified() {
+async fn an_unverified_request_of_a_signed_route_is_not_forwarded() {
     let upstream = Upstream::plain().await;
     let route = "[[route]]\nmatch = \"/hook\"\nscope = \"hook\"\n\
                  signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";

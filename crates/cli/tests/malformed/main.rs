@@ -65,12 +65,12 @@ fn a_body_that_breaks_off_while_it_is_passed_on_is_its_senders_fault() {
 }
 
 #[test]
-fn a_request_line_that_is_none_is_refused() {
+fn an_invalid_request_line_is_refused() {
     refuses(&lines::cases());
 }
 
 #[test]
-fn header_lines_that_are_none_are_refused() {
+fn invalid_header_lines_are_refused() {
     refuses(&headers::cases());
 }
 
@@ -127,7 +127,7 @@ fn an_upgrade_to_http2_past_the_routes_is_not_passed_on() {
 }
 
 #[test]
-fn there_are_as_many_as_promised_and_no_two_are_the_same() {
+fn the_malformed_requests_are_as_many_as_promised_and_distinct() {
     let lists = [
         framing::cases(),
         chunks::cases(),

@@ -65,7 +65,7 @@ fn a_head_has_its_whole_time_however_long_its_connection_was_idle() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_is_cut_off() {
+fn a_silent_connection_is_closed_after_the_header_timeout() {
     let harness = Harness::start();
     let mut stream = harness.connect();
     let begun = now();

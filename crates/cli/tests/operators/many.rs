@@ -194,7 +194,7 @@ fn many_are_completed_with_one_answer() {
 }
 
 #[test]
-fn what_to_resolve_must_be_said() {
+fn resolve_requires_a_key_or_a_filter() {
     let harness = Harness::new();
     harness.held(&id("payments", "shop-7", "k"));
     for words in [

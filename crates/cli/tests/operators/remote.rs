@@ -127,7 +127,7 @@ fn a_token_that_cannot_be_one_is_named_by_its_variable() {
 }
 
 #[test]
-fn what_a_server_says_cannot_write_to_the_terminal() {
+fn control_characters_of_a_server_are_escaped_on_the_terminal() {
     let harness = Harness::new();
     let problem = r#"{"type":"x","title":"t\u001b[2J","status":500,"detail":"d\u001b]0;x\u0007"}"#;
     let (url, serving) = serve(vec![(500, problem.to_owned())]);

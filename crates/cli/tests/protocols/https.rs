@@ -61,7 +61,7 @@ async fn a_client_by_tls_chooses_its_version() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_not_served() {
+async fn a_plaintext_request_to_a_tls_listener_is_not_served() {
     let authority = Authority::new();
     let upstream = telling().await;
     let gateway =

@@ -116,7 +116,7 @@ const FORWARDED: &str = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For
     Forwarded: for=203.0.113.7;proto=https\r\nVia: 1.0 edge\r\n\r\n";
 
 #[tokio::test]
-async fn what_a_client_says_about_its_way_is_replaced() {
+async fn forwarding_headers_of_a_client_are_replaced() {
     let mut scribe = Scribe::new().await;
     let gateway = Gateway::at(scribe.address()).await;
     let answer = ask(&gateway, FORWARDED).await;
@@ -131,7 +131,7 @@ async fn what_a_client_says_about_its_way_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_a_trusted_proxy_says_about_the_way_is_added_to() {
+async fn forwarding_headers_of_a_trusted_proxy_are_extended() {
     let mut scribe = Scribe::new().await;
     let gateway = Setup::at(scribe.address()).gateway("trust_forwarded = true").start().await;
     ask(&gateway, FORWARDED).await;

@@ -56,7 +56,7 @@ async fn a_body_of_unknown_length_is_passed_on_whatever_its_method() {
 }
 
 #[tokio::test]
-async fn what_an_upstream_says_unasked_is_nobodys_answer() {
+async fn an_unsolicited_upstream_response_answers_no_request() {
     const STRAY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray";
     let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
         while raw.try_read_to("{}").await.is_some() {

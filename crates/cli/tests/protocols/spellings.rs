@@ -83,7 +83,7 @@ async fn other_paths_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_no_route_takes_can_be_refused() {
+async fn a_request_that_matches_no_route_can_be_refused() {
     let upstream = Upstream::counting().await;
     let routes = ROUTES.to_owned() + "[[route]]\nmatch = \"GET /open/**\"\nguard = false\n";
     let gateway = setup(&upstream, &routes).gateway("unmatched = \"refuse\"").start().await;

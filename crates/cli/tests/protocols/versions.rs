@@ -179,7 +179,7 @@ async fn requests_that_are_sent_ahead_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn what_comes_before_the_answer_is_not_taken_for_it() {
+async fn an_informational_response_is_not_the_answer() {
     let (upstream, _heads) = once_each(
         "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",

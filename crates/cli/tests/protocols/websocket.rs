@@ -192,7 +192,7 @@ fn a_conversation_may_be_silent_for_longer_than_any_timeout() {
 }
 
 #[test]
-fn it_works_by_tls_too() {
+fn a_websocket_works_over_tls() {
     let echo = Echo::start();
     let authority = Authority::new();
     let setup =

@@ -56,7 +56,7 @@ async fn a_final_problem_is_final_when_it_is_replayed_too() {
 }
 
 #[tokio::test]
-async fn what_never_ran_is_retried() {
+async fn a_request_that_never_ran_is_advised_to_retry() {
     let harness = Harness::new();
     let mut service = harness.service(|_| Err(NeverReached));
     let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;

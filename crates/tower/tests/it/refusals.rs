@@ -134,7 +134,7 @@ async fn a_repeat_of_a_running_operation_gets_in_progress_after_its_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_nothing_runs_unless_the_route_says_so() {
+async fn an_unavailable_store_blocks_requests_unless_the_route_fails_open() {
     let harness = Harness::new();
     harness.store.set(StoreCall::Claim, StoreCondition::Unavailable);
     let answer = send(&harness.app(ok), charge("k", ORDER)).await;
@@ -206,7 +206,7 @@ async fn a_route_that_says_fail_replays_its_failure() {
 }
 
 #[tokio::test]
-async fn what_panics_is_unknown() {
+async fn a_panicking_handler_has_an_unknown_outcome() {
     let harness = Harness::new();
     let app = harness.app(|run| async move { assert_eq!(run, 0, "on purpose") });
     send(&app, charge("k", ORDER)).await.assert_problem(504, "upstream-timeout");

@@ -81,7 +81,7 @@ async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<TestRespons
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
+async fn an_expired_lease_under_hold_is_held_until_its_owner_finishes() {
     let (harness, gate, first) = lapsed(OnUnknown::Hold).await;
     let elsewhere = app_blocked_on(&harness.second_process(), &gate);
     for _ in 0..2 {
@@ -96,7 +96,7 @@ async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lapsed_lease_under_fail_has_failed_and_its_owner_comes_too_late() {
+async fn an_expired_lease_under_fail_has_failed_and_refuses_its_owner() {
     let (harness, gate, first) = lapsed(OnUnknown::Fail).await;
     let elsewhere = app_blocked_on(&harness.second_process(), &gate);
     let failed = send(&elsewhere, charge("k", ORDER)).await;
