@@ -177,6 +177,23 @@ fn the_configuration_in_the_guide_to_deadlines_is_valid() {
 }
 
 #[test]
+fn the_configuration_in_the_guides_to_dialects_is_valid() {
+    let guides = [
+        include_str!("../../../docs/guide/stripe-sdks.md"),
+        include_str!("../../../docs/guide/client-errors.md"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for guide in guides {
+        let (_, rest) = guide.split_once("```toml\n").unwrap();
+        fs::write(folder.path().join("semel.toml"), rest.split("```").next().unwrap()).unwrap();
+        let args = ["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+        let checked = stdout(folder.path(), &args);
+        assert!(checked.contains("errors of Semel: stripe"), "{checked}");
+        assert!(checked.contains("outcome-unknown is 400"), "{checked}");
+    }
+}
+
+#[test]
 fn the_configuration_in_the_guide_to_webhooks_is_valid() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
     let guide = fs::read_to_string(guide).unwrap();
