@@ -86,7 +86,7 @@ async fn send(to: SocketAddr, request: &str) -> TestResponse {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();
-    TestResponse::parse(&answer).expect("a whole response")
+    TestResponse::parse(&answer).unwrap()
 }
 
 #[tokio::test]

@@ -306,6 +306,7 @@ async fn a_stop_waits_for_a_transfer_whose_client_has_gone() {
     }
     gone.abort();
     stage.stop.send(()).unwrap();
+    // Real time must pass: a shutdown that does not wait has ended by then.
     sleep(Duration::from_millis(200)).await;
     assert!(!stage.serving.is_finished(), "a transfer still runs");
     clerk.execute_batch("ROLLBACK").unwrap();

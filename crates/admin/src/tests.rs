@@ -279,10 +279,11 @@ async fn an_action_continues_when_its_client_disconnects() {
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         request.len()
     );
-    stream.write_all((head + &request).as_bytes()).await.unwrap();
     let begun = store.count(StoreCall::Other);
+    stream.write_all((head + &request).as_bytes()).await.unwrap();
     until(|| api.audit().contains("intended") && store.count(StoreCall::Other) > begun).await;
     drop(stream);
+    // Real time must pass: the server has read the end of the connection, and shows it nowhere.
     tokio::time::sleep(Duration::from_millis(50)).await;
     store.set_all(StoreCondition::Available);
     until(|| api.audit().contains("applied")).await;

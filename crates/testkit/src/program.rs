@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a program may take to start, to log a line or to end, on a busy machine.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The output and the errors of a program.
+const STREAMS: usize = 2;
 
 /// How often the exit of a program is looked for.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -107,17 +110,18 @@ impl Program {
     /// If the program ends or takes too long.
     #[track_caller]
     pub fn wait_for<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
-        let (end, mut state) = (Instant::now() + PROGRAM_TIMEOUT, self.log.state());
-        loop {
-            if let Some(found) = find(&state.lines) {
-                return found;
-            }
-            assert!(state.ended < 2, "it ended without {what:?} in its log: {:#?}", state.lines);
-            let left = end.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "no log line has {what:?}: {:#?}", state.lines);
-            let waited = self.log.changed.wait_timeout(state, left);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut found = None;
+        let waits = |state: &mut LogState| {
+            found = find(&state.lines);
+            found.is_none() && state.ended < STREAMS
+        };
+        let state = self.log.state();
+        let waited = self.log.changed.wait_timeout_while(state, PROGRAM_TIMEOUT, waits);
+        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        found.unwrap_or_else(|| {
+            let why = if timeout.timed_out() { "it takes too long" } else { "it ended" };
+            panic!("{why} without {what:?} in its log: {:#?}", state.lines)
+        })
     }
 
     /// Sends a signal by its name, such as `TERM`.
@@ -169,12 +173,13 @@ impl Program {
     /// If it takes too long.
     #[must_use]
     pub fn wait_for_exit(&self) -> ExitStatus {
-        let end = Instant::now() + PROGRAM_TIMEOUT;
+        let mut left = PROGRAM_TIMEOUT;
         loop {
             if let Some(status) = self.exit_status() {
                 return status;
             }
-            assert!(Instant::now() < end, "it does not end: {:#?}", self.log_lines());
+            let rest = left.checked_sub(EXIT_POLL_INTERVAL);
+            left = rest.unwrap_or_else(|| panic!("it does not end: {:#?}", self.log_lines()));
             thread::sleep(EXIT_POLL_INTERVAL);
         }
     }

@@ -38,6 +38,7 @@ async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
     // The standby is cut off first. What the primary commits from here on is on one disk only, and
     // must not be acknowledged.
     wire.silence(true);
+    // Real time must pass in which the primary commits what no standby has.
     sleep(Duration::from_secs(1)).await;
     primary.kill();
     wire.cut();

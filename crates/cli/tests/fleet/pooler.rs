@@ -49,7 +49,7 @@ async fn killed(on_unknown: &str) -> (Upstream, TestResponse) {
         _ => Reply::created(request),
     })
     .await;
-    let setup = harness::hurried(&upstream).defaults(&format!("on_unknown = \"{on_unknown}\""));
+    let setup = harness::hurried(&upstream).defaults(format!("on_unknown = \"{on_unknown}\""));
     let mut gateways = harness::start(&setup, &[url.clone(), url]).await;
     let mut client = gateways[0].connect().await;
     let first = tokio::spawn(async move { client.try_send(charge("k", ORDER)).await });

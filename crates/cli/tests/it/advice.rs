@@ -39,7 +39,7 @@ async fn a_timeout_is_retried_where_a_retry_runs_again_or_the_method_is_idempote
              on_unknown = \"{on_unknown}\""
         )
     });
-    let gateway = Setup::new(&upstream.url()).tables(&routes.join("\n")).start().await;
+    let gateway = Setup::new(&upstream.url()).tables(routes.join("\n")).start().await;
     let mut keyless = post("/hold", "none");
     keyless.headers_mut().remove("idempotency-key");
     for (request, retry) in [

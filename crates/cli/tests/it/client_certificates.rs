@@ -78,7 +78,7 @@ async fn gateway(authority: &Authority, upstream: &Upstream, rule: &str, auth: &
         "tls = {{ certificate = \"cert.pem\", key = \"key.pem\", client_ca = \"ca.pem\", \
          client_auth = \"{auth}\" }}"
     );
-    let setup = Setup::new(&upstream.url()).gateway(&tls).defaults(rule);
+    let setup = Setup::new(&upstream.url()).gateway(tls).defaults(rule);
     let server =
         authority.certify("server", vec![SanType::DnsName("localhost".try_into().unwrap())]);
     let folder = setup.file().parent().unwrap().to_owned();

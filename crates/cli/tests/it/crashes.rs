@@ -30,7 +30,7 @@ async fn short_lease(on_unknown: &str) -> (Upstream, Gate, Setup) {
     .await;
     let setup = Setup::new(&upstream.url())
         .defaults("lease = \"1s\"\nwait = \"0s\"")
-        .defaults(&format!("on_unknown = \"{on_unknown}\""));
+        .defaults(format!("on_unknown = \"{on_unknown}\""));
     (upstream, gate, setup)
 }
 

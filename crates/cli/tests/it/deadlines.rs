@@ -162,7 +162,7 @@ async fn a_queued_request_is_not_sent_after_its_deadline() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let upstream = format!("upstream = {{ url = \"{url}\", connect_timeout = \"30s\" }}\n");
-    let gateway = setup(&url).gateway(&upstream).start().await;
+    let gateway = setup(&url).gateway(upstream).start().await;
     let send = |header| tokio::spawn(send(gateway.address(), until_soon(header, header)));
     for answer in HEADERS.map(send) {
         is_exceeded(&answer.await.unwrap(), "true");

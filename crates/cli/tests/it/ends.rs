@@ -31,7 +31,7 @@ async fn first_run(
     })
     .await;
     let setup = Setup::new(&upstream.url());
-    let setup = setup.defaults(&format!("on_unknown = \"{on_unknown}\""));
+    let setup = setup.defaults(format!("on_unknown = \"{on_unknown}\""));
     let gateway = setup.defaults("upstream_timeout = \"2s\"").start().await;
     (upstream, gateway)
 }
@@ -340,7 +340,7 @@ async fn a_refused_connection_frees_the_key_and_counts_as_no_attempt() {
     under_each(async |on_unknown| {
         let nowhere = Upstream::plain().await.stop().await;
         let setup = Setup::new(&format!("http://{nowhere}"));
-        let setup = setup.defaults(&format!("on_unknown = \"{on_unknown}\""));
+        let setup = setup.defaults(format!("on_unknown = \"{on_unknown}\""));
         let gateway = setup.start().await;
         for _ in 0..3 {
             let answer = gateway.send(charge("k", ORDER)).await;
@@ -379,7 +379,7 @@ async fn joiners_of_an_unreached_upstream_get_the_same_answer() {
         begin.add_permits(1);
         refused.acquire().await.unwrap().forget();
     });
-    let setup = Setup::new("").gateway(&format!(
+    let setup = Setup::new("").gateway(format!(
         "upstream = {{ url = \"https://{address}\", connect_timeout = \"50s\" }}"
     ));
     let gateway = setup.start().await;

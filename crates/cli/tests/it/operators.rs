@@ -94,7 +94,7 @@ async fn stage() -> (Upstream, Setup, Gate) {
     })
     .await;
     let nowhere = Upstream::plain().await.stop().await;
-    let setup = Setup::new(&upstream.url()).tables(&format!(
+    let setup = Setup::new(&upstream.url()).tables(format!(
         "[[route]]\nmatch = \"POST /charges\"\nscope = \"charges\"\n\
          [[route]]\nmatch = \"POST /nowhere\"\nscope = \"nowhere\"\nupstream = \"http://{nowhere}\""
     ));

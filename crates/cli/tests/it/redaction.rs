@@ -14,7 +14,7 @@ async fn storing(record: &str) -> (Upstream, Gateway) {
         Reply::new(201, body).header("content-type", "application/json").header("etag", "\"7\"")
     })
     .await;
-    let setup = Setup::new(&upstream.url()).defaults(&format!("record = {record}"));
+    let setup = Setup::new(&upstream.url()).defaults(format!("record = {record}"));
     let gateway = setup.start().await;
     (upstream, gateway)
 }

@@ -206,6 +206,7 @@ async fn an_idle_client_that_has_sent_a_line_or_half_a_head_does_not_hold_it_up(
         client.write_all(begun.as_bytes()).await.unwrap();
         clients.push(client);
     }
+    // Real time must pass: the gateway has read the bytes, and shows it nowhere.
     tokio::time::sleep(Duration::from_millis(100)).await;
     gateway.signal("TERM");
     let status = gateway.wait_for_exit().await;

@@ -53,7 +53,7 @@ fn setup(upstream: &Upstream, signature: &str) -> Setup {
     let whsec = format!("whsec_{}", BASE64.encode(SECRET.as_bytes()));
     let route = format!("[[route]]\nmatch = \"POST /hook\"\nscope = \"hook\"\n{signature}");
     Setup::new(&upstream.url())
-        .tables(&route)
+        .tables(route)
         .environment("HOOK_SECRET", SECRET)
         .environment("NEXT_HOOK_SECRET", NEXT_SECRET)
         .environment("WHSEC", &whsec)

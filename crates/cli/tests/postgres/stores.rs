@@ -69,6 +69,7 @@ async fn a_request_waits_until_the_store_has_recorded_the_routes() {
     wait_until(is_blocked).await;
     // The address is bound, so the client is connected and waits.
     let sending = tokio::spawn(send(free, charge("k", ORDER)));
+    // Real time must pass: a request that is forwarded too early has arrived by then.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!((upstream.request_count(), is_blocked()), (0, true));
     lock.rollback().await.unwrap();

@@ -178,6 +178,7 @@ async fn late_unsolicited_bytes_answer_no_request() {
         async move {
             raw.read_to(END).await;
             raw.write(OK).await;
+            // The upstream is late: its connection is idle in the pool by then.
             sleep(Duration::from_millis(20)).await;
             // As servers do that time out: the answer to no request at all.
             raw.write("HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n").await;

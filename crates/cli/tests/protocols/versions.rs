@@ -211,6 +211,7 @@ async fn the_last_answer_on_a_connection_is_whole_though_its_client_has_sent_mor
     assert!(client.read_head().await.contains("connection: close"));
     // To a connection that is closed already, this would be the end of what is on its way.
     client.write(format!("{request}\r\n")).await;
+    // Real time must pass: a reset of the connection would have arrived by then.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(client.read_bytes(LARGE).await.len(), LARGE);
 }
