@@ -6,18 +6,23 @@
 //! config check $f 2> ${f%.toml}.txt; done`, and read the difference.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
 };
+
+use crate::command::semel_command;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/tests/files").join(name)
 }
 
 fn semel(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_semel"))
+    semel_command()
         .args(args)
         .current_dir(folder)
         .env_clear()
@@ -75,7 +80,7 @@ fn a_good_configuration_is_answered_with_what_it_guards() {
 }
 
 #[test]
-fn what_a_file_does_not_name_must_be_there_too() {
+fn a_missing_folder_of_a_store_argument_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--upstream", "http://a", "--store", "sqlite:none/semel.db"];
     for command in [&["config", "check"][..], &["serve"]] {
@@ -135,7 +140,7 @@ fn the_command_line_counts_for_what_is_printed() {
 }
 
 #[test]
-fn what_is_printed_is_printed_the_same_again() {
+fn a_printed_configuration_prints_identically() {
     let temporary = tempfile::tempdir().unwrap();
     for name in ["design.toml", "full.toml"] {
         let printed = stdout(&folder("good"), &["config", "print", name]);
@@ -158,7 +163,7 @@ fn the_generated_files_are_fresh() {
 }
 
 #[test]
-fn what_the_guide_to_deadlines_says_to_write_is_read() {
+fn the_configuration_in_the_guide_to_deadlines_is_valid() {
     let guide = include_str!("../../../docs/guide/deadlines.md");
     let folder = tempfile::tempdir().unwrap();
     let snippets = guide.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
@@ -172,7 +177,7 @@ fn what_the_guide_to_deadlines_says_to_write_is_read() {
 }
 
 #[test]
-fn what_the_guides_say_about_dialects_is_read() {
+fn the_configuration_in_the_guides_to_dialects_is_valid() {
     let guides = [
         include_str!("../../../docs/guide/stripe-sdks.md"),
         include_str!("../../../docs/guide/client-errors.md"),
@@ -189,7 +194,7 @@ fn what_the_guides_say_about_dialects_is_read() {
 }
 
 #[test]
-fn what_the_guide_to_webhooks_says_to_write_is_read() {
+fn the_configuration_in_the_guide_to_webhooks_is_valid() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
     let guide = fs::read_to_string(guide).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -238,7 +243,7 @@ fn each_configuration_in_the_guide_to_callers_is_a_good_one() {
     let tables: Vec<String> = shown
         .map(|text| {
             fs::write(folder.path().join("semel.toml"), text).unwrap();
-            let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+            let output = semel_command()
                 .current_dir(folder.path())
                 .args(["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"])
                 .env("JWT_SECRET", "0123456789abcdef0123456789abcdef")

@@ -1,18 +1,23 @@
 //! `semel duplicates` through the real program, on files and on standard input.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
     fmt::Write as _,
     io::Write as _,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     thread,
 };
 
 use serde_json::{Value, json};
 
+use crate::command::semel_command;
+
 fn semel(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+    let mut child = semel_command()
         .arg("duplicates")
         .args(args)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/duplicates"))
@@ -170,7 +175,7 @@ fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_said_and_fails() {
+fn unreadable_input_is_reported_and_fails() {
     let bad = b"user,sku,total,time\nada,tea,five,1772359207\n";
     let error = complaint(&["-"], bad);
     assert!(error.starts_with("error: standard input: no row could be read. Line 2: "), "{error}");

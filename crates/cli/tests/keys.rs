@@ -1,19 +1,25 @@
 //! `semel key`, and the shell examples of the guide to keys.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{collections::BTreeSet, env, path::Path, process::Command};
+
+use crate::command::semel_command;
 
 const GUIDE: &str = include_str!("../../../docs/guide/keys.md");
 
 fn key(arguments: &[&str]) -> (Option<i32>, String) {
-    let mut semel = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut semel = semel_command();
     let output = semel.arg("key").args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]
 fn the_examples_of_the_guide_print_what_it_says() {
-    let program = Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap();
+    let semel = semel_command();
+    let program = Path::new(semel.get_program()).parent().unwrap();
     let others = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([program.to_owned()].into_iter().chain(env::split_paths(&others)));
     let block = GUIDE.split("```text\n").nth(1).unwrap().split("```").next().unwrap();

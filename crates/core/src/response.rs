@@ -313,7 +313,7 @@ mod tests {
         }
 
         #[test]
-        fn what_can_be_read_is_written_the_same_way(
+        fn a_readable_stored_answer_is_encoded_identically(
             bytes in proptest::collection::vec(0_u8..8, 0..40),
         ) {
             if let Ok(answer) = Answer::from_stored(bytes.into()) {

@@ -152,7 +152,7 @@ impl Shared {
                 self.log().losses.insert(key, Some(loss));
                 return Ok(());
             }
-            let answer = server.answer()?;
+            let answer = server.message()?;
             self.log().exchanges.push(Exchange { key, status: answer.status() });
             self.added.notify_all();
             client.get_mut().write_all(&answer.bytes())?;
@@ -177,7 +177,7 @@ fn lose(way: Way, server: &mut Connection, client: &mut TcpStream) -> io::Result
     if way == Way::BeforeAnyAnswer {
         return Ok(Loss::BeforeAnyAnswer);
     }
-    let answer = server.answer()?;
+    let answer = server.message()?;
     if way == Way::Whole {
         return Ok(Loss::Whole(answer));
     }

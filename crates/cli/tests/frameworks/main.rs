@@ -2,8 +2,16 @@
 //!
 //! `cargo xtask test` prepares Python, Node, Go, Tomcat, nginx and Chromium and says in variables
 //! where they are. Without them a test that needs one says so and passes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
 #![allow(clippy::print_stdout, reason = "a long test tells what it has seen")]
+
+#[path = "../common/mod.rs"]
+mod common;
 
 mod app;
 mod axum_failures;

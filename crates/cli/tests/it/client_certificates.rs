@@ -3,7 +3,6 @@
 use std::{fs, io, net::SocketAddr, sync::Arc};
 
 use http::HeaderValue;
-use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rcgen::{
@@ -17,7 +16,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs::default_provider},
 };
 
-use crate::common::{Answer, ClientRequest, Gateway, ORDER, Setup, Upstream, charge};
+use crate::common::{ClientRequest, Gateway, ORDER, Setup, TestResponse, Upstream, charge};
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -47,7 +46,7 @@ impl Authority {
         address: SocketAddr,
         identity: Option<&Identity>,
         mut request: ClientRequest,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<TestResponse> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let builder = ClientConfig::builder_with_provider(default_provider().into())
@@ -69,9 +68,7 @@ impl Authority {
         tokio::spawn(connection);
         request.headers_mut().insert("host", HeaderValue::from_static("localhost"));
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        let (head, body) = answer.into_parts();
-        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-        Ok(Answer { status: head.status, headers: head.headers, body })
+        TestResponse::try_read(answer).await.map_err(io::Error::other)
     }
 }
 
@@ -81,7 +78,7 @@ async fn gateway(authority: &Authority, upstream: &Upstream, rule: &str, auth: &
         "tls = {{ certificate = \"cert.pem\", key = \"key.pem\", client_ca = \"ca.pem\", \
          client_auth = \"{auth}\" }}"
     );
-    let setup = Setup::new(&upstream.url()).gateway(&tls).defaults(rule);
+    let setup = Setup::new(&upstream.url()).gateway(tls).defaults(rule);
     let server =
         authority.certify("server", vec![SanType::DnsName("localhost".try_into().unwrap())]);
     let folder = setup.file().parent().unwrap().to_owned();

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use semel::core::StateName;
 
 use crate::common::{
-    Answer, ClientRequest, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+    ClientRequest, Gate, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, send,
+    wait_until,
 };
 
 const HEADERS: [&str; 5] = [
@@ -55,7 +56,7 @@ async fn gated() -> (Gate, Upstream) {
 }
 
 #[track_caller]
-fn is_exceeded(answer: &Answer, should_retry: &str) {
+fn is_exceeded(answer: &TestResponse, should_retry: &str) {
     answer.assert_problem(504, "deadline-exceeded");
     assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{answer:?}");
 }
@@ -161,7 +162,7 @@ async fn a_queued_request_is_not_sent_after_its_deadline() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let upstream = format!("upstream = {{ url = \"{url}\", connect_timeout = \"30s\" }}\n");
-    let gateway = setup(&url).gateway(&upstream).start().await;
+    let gateway = setup(&url).gateway(upstream).start().await;
     let send = |header| tokio::spawn(send(gateway.address(), until_soon(header, header)));
     for answer in HEADERS.map(send) {
         is_exceeded(&answer.await.unwrap(), "true");

@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{Answer, ClientRequest, Gateway, ORDER, Reply, Setup, Upstream, charge};
+use crate::common::{ClientRequest, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge};
 
 const OTHER: &str = r#"{"amount":2}"#;
 
-fn json_of(answer: &Answer) -> Value {
+fn json_of(answer: &TestResponse) -> Value {
     serde_json::from_slice(&answer.body).unwrap()
 }
 
 #[track_caller]
-fn is_error(answer: &Answer, status: u16, slug: &str) {
+fn is_error(answer: &TestResponse, status: u16, slug: &str) {
     let found = (answer.status.as_u16(), answer.header("idempotency-problem"));
     assert_eq!(found, (status, Some(slug)), "{answer:?}");
     assert_eq!(json_of(answer)["status"], status, "{answer:?}");

@@ -20,7 +20,7 @@ fn of(merchant: &str, key: &str) -> ClientRequest {
 /// A gateway for merchants, with these limits.
 async fn limited(upstream: &Upstream, limits: &str) -> Gateway {
     let setup = Setup::new(&upstream.url()).defaults(MERCHANTS);
-    setup.tables(&format!("[limits]\n{limits}")).start().await
+    setup.tables(format!("[limits]\n{limits}")).start().await
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_testkit::{servers::Postgres, wire::Proxy};
 use tokio::time::Instant;
 
-use crate::common::{Answer, Gateway, ORDER, Records, Setup, Upstream, charge, local, send};
+use crate::common::{Gateway, ORDER, Records, Setup, TestResponse, Upstream, charge, local, send};
 
 /// Default timeout of a claim.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ async fn refused(gateway: &Gateway, key: &str) -> Duration {
 async fn fails_fast_and_replays(
     gateway: &Gateway,
     upstream: &Upstream,
-    known: &Answer,
+    known: &TestResponse,
     restore: impl FnOnce(),
 ) {
     let first = refused(gateway, "first").await;

@@ -10,8 +10,8 @@ use tonic::{Code, Request};
 
 use self::bank::{Bank, Charge, Client};
 use crate::{
-    client::{self, text},
-    gateway::{Gateway, Setup},
+    client,
+    common::{Gateway, Setup, text},
     soon,
 };
 
@@ -20,8 +20,8 @@ const KEY: &str = "x-idempotency-key";
 /// A bank, a gateway in front of it that looks for the key in metadata, and a client of both.
 async fn start_bank() -> (Bank, Gateway, Client) {
     let (bank, address) = Bank::start().await;
-    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start();
-    let client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start().await;
+    let client = Client::connect(gateway.address()).await;
     (bank, gateway, client)
 }
 
@@ -65,8 +65,8 @@ async fn a_service_gets_the_key_as_the_client_sent_it() {
 async fn a_call_without_the_required_key_gets_the_name_of_the_metadata_to_send() {
     let (bank, address) = Bank::start().await;
     let key = format!("key = {{ header = \"{KEY}\", required = true }}");
-    let gateway = Setup::at_http2(address).defaults(key).start();
-    let mut client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(key).start().await;
+    let mut client = Client::connect(gateway.address()).await;
     let status = soon(client.charge(charge("ada", 100))).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("send the metadata x-idempotency-key"), "{status:?}");
@@ -76,7 +76,7 @@ async fn a_call_without_the_required_key_gets_the_name_of_the_metadata_to_send()
 #[tokio::test]
 async fn a_repeat_is_the_same_bytes_and_trailers() {
     let (bank, gateway, _) = start_bank().await;
-    let mut client = client::Client::http2(gateway.address).await;
+    let mut client = client::Client::http2(gateway.address()).await;
     // A message: not compressed, its length, and field 1 of `Charge`.
     let message = b"\0\0\0\0\x05\x0a\x03ada";
     let request = || {
@@ -146,8 +146,8 @@ async fn a_bank_that_is_away_was_not_reached() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start();
-    let mut client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start().await;
+    let mut client = Client::connect(gateway.address()).await;
     for request in [keyed("k", "ada", 1), keyed("k", "ada", 1), charge("ada", 1)] {
         let status = soon(client.charge(request)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
@@ -174,9 +174,10 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     let gateway = Setup::upstream(format_args!(
         "{{ url = \"{url}\", protocol = \"http2\", timeout = \"2s\", pool_idle = \"100ms\" }}"
     ))
-    .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
-    .start();
-    let mut client = Client::connect(gateway.address).await;
+    .tables("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
+    .start()
+    .await;
+    let mut client = Client::connect(gateway.address()).await;
     let (sender, charges) = mpsc::channel(1);
     let mut receipts = soon(client.talk(charges)).await.unwrap().into_inner();
     for number in 1..=3 {
@@ -194,8 +195,8 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
 async fn a_charge_runs_on_beyond_the_deadline_of_its_client() {
     let (bank, address) = Bank::start().await;
     let settings = format!("key = \"{KEY}\"\ndeadline = {{}}");
-    let gateway = Setup::at_http2(address).defaults(settings).start();
-    let mut client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(settings).start().await;
+    let mut client = Client::connect(gateway.address()).await;
     let mut first = keyed("k", "slow", 100);
     first.set_timeout(Duration::from_secs(1));
     let status = soon(client.charge(first)).await.unwrap_err();

@@ -57,7 +57,7 @@ fn the_type_of_an_error_follows_from_the_status_or_from_what_is_at_fault() {
 }
 
 #[test]
-fn what_nothing_was_done_for_or_still_runs_is_retried_and_nothing_else() {
+fn only_problems_of_unexecuted_or_running_requests_advise_a_retry() {
     let retried: Vec<&str> = Problem::ALL
         .iter()
         .filter(|problem| problem.should_retry(HOLD))

@@ -190,6 +190,7 @@ impl Connect for SlowConnect {
         Box::pin(async move {
             self.0.fetch_add(1, Ordering::Relaxed);
             let (client, connection) = config.connect(NoTls).await?;
+            // The latency of a slow connection.
             sleep(Duration::from_millis(100)).await;
             let task = tokio::spawn(async move { drop(connection.await) });
             Ok((client, task))
@@ -213,6 +214,7 @@ async fn hand_offs_do_not_keep_the_pool_from_growing() {
         }
     };
     timeout(TEST_TIMEOUT, grown).await.expect("all connections are made");
+    // Real time must pass: three times the latency of an attempt that would replace a cancelled one.
     sleep(Duration::from_millis(300)).await;
     tasks.shutdown().await;
     assert_eq!(made.load(Ordering::Relaxed), 4, "no attempt was cancelled");

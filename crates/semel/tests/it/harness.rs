@@ -17,7 +17,7 @@ use semel::{
     },
 };
 use semel_testkit::flaky_store::FlakyStore;
-use tokio::sync::Semaphore;
+pub(crate) use semel_testkit::gate::Gate;
 
 /// A store in memory on tokio's clock.
 pub(crate) fn memory() -> MemoryStore {
@@ -133,24 +133,6 @@ impl Harness {
 
     pub(crate) async fn fence(&self, key: &str) -> Fence {
         self.store.get(&id(key)).await.unwrap().unwrap().fence
-    }
-}
-
-/// Holds operations back until it is opened.
-#[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<Semaphore>);
-
-impl Gate {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(0)))
-    }
-
-    pub(crate) fn open(&self) {
-        self.0.add_permits(1_000_000);
-    }
-
-    pub(crate) async fn wait_open(&self) {
-        let _ = self.0.acquire().await.unwrap();
     }
 }
 

@@ -15,7 +15,7 @@ use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use crate::harness::{Gate, Harness, completed, problem, run_ready_tasks, sleep_for, text};
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_is_limited() {
+async fn running_executions_are_limited() {
     let harness = Harness::with(|builder| builder.in_flight_max(2));
     let gate = Gate::new();
     let first = harness.blocked_on(&gate, "a", "one");

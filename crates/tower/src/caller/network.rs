@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn an_invalid_network_is_refused() {
         for text in
             ["", "10.0.0.0/33", "::/129", "10.0.0.1/8", "10.0.0.0/", "10.0.0.0/-1", "a/8", "10/8"]
         {

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_part_ends_counts() {
+    fn parts_with_equal_concatenation_give_distinct_names() {
         let secret = secret("0123456789abcdef");
         assert_ne!(secret.name("", &[b"ab", b"c"]), secret.name("", &[b"a", b"bc"]));
     }

@@ -232,7 +232,7 @@ fn a_plain_header_is_never_a_secret() {
 }
 
 #[test]
-fn nothing_secret_is_printed() {
+fn debug_output_contains_no_secret() {
     let callers = Callers::authorization(&secret()).or(Callers::cookie("sid", &secret()));
     let printed = format!("{callers:?}");
     assert!(printed.contains("Cookie(sid)") && !printed.contains("0123"), "{printed}");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_source_ends_counts() {
+    fn the_source_and_the_id_of_an_event_are_delimited() {
         let of = |body: &str| in_body(body.as_bytes()).unwrap();
         let one = of(r#"{"source":"/a","id":"1"}"#);
         assert_ne!(one, of(r#"{"source":"/b","id":"1"}"#));

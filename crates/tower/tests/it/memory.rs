@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use semel::{Event, EventKind, MemoryStore, Observer, Semel, Sender};
 use semel_tower::{MemoryBudget, PeerMemory};
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, stream, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, begin, charge, send, stream, wait_until};
 
 /// The share of one peer in the half for answers.
 const SHARE: usize = 100_000;
@@ -69,7 +69,7 @@ async fn replays_count_and_are_refused_rather_than_lost() {
     assert_eq!(budget.used(), SHARE / 2);
     send(&app, from(&peer, charge("k", ORDER))).await.assert_problem(503, "too-many-in-flight");
     for replay in untaken {
-        let replay = Answer::read(replay).await;
+        let replay = TestResponse::read(replay).await;
         assert!(replay.is_replayed());
         assert_eq!(replay.body, first.body);
     }

@@ -21,7 +21,9 @@ use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, data, send, stream, wait_until};
+use crate::harness::{
+    Gate, Harness, ORDER, TestResponse, begin, charge, data, send, stream, wait_until,
+};
 
 /// What the layer would have done, in order.
 #[derive(Clone, Debug, Default)]
@@ -485,7 +487,7 @@ async fn grpc_is_judged_by_its_trailers() {
             *call.version_mut() = http::Version::HTTP_2;
             call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
             let answer =
-                Answer::read(layer(&harness).layer(service).call(call).await.unwrap()).await;
+                TestResponse::read(layer(&harness).layer(service).call(call).await.unwrap()).await;
             assert_eq!(answer.trailers.unwrap()["grpc-status"], status);
             events.wait_for(all).await;
             settled(&harness).await;
@@ -518,7 +520,7 @@ async fn observed_records_do_not_count_when_the_layer_starts_to_guard() {
     let guarding = harness.second_process();
     let app = guarding.app(|run| async move { run.to_string() });
     // Its first answer was not kept, so it runs, as it would have without the observation.
-    assert_eq!(Answer::read(begin(&app, charge("k", ORDER)).await).await.text(), "2");
+    assert_eq!(TestResponse::read(begin(&app, charge("k", ORDER)).await).await.text(), "2");
     assert!(send(&app, charge("k", ORDER)).await.is_replayed());
     let records = harness.store.list(&semel::core::ListQuery::default()).await.unwrap().items;
     let mut scopes: Vec<&str> = records.iter().map(|record| record.id.scope.as_str()).collect();

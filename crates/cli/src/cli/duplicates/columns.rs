@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_input_is_lost_but_the_byte_order_mark() {
+    fn only_the_byte_order_mark_of_the_input_is_dropped() {
         let (mut all, separator) = head(&b"\xEF\xBB\xBFa;b\n1;2\n"[..]).unwrap();
         let mut text = String::new();
         all.read_to_string(&mut text).unwrap();
