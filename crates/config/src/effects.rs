@@ -26,6 +26,7 @@ impl Config {
                     .push("  every request runs; the effect of a guard is only counted".to_owned()),
                 Mode::Guard => lines.extend(guard.effects()),
             }
+            lines.extend(guard.callers.iter().filter(|rule| rule.hashes()).map(credential_line));
         }
         lines
     }
@@ -90,6 +91,14 @@ impl Guard {
             _ => "the response is recorded".to_owned(),
         }
     }
+}
+
+/// Retries of one client must have one caller.
+fn credential_line(rule: &CallerRule) -> String {
+    format!(
+        "  {} names a caller by the credential: a retry with another credential runs again",
+        rule.text()
+    )
 }
 
 fn unknown(policy: &Policy) -> String {

@@ -205,10 +205,12 @@ enum RecordEvent {
     Held,
     Lost,
     Panicked,
+    CallerChanged,
 }
 
 /// Their labels, in the order of their discriminants.
-const RECORDS: [&str; 6] = ["claimed", "completed", "released", "held", "lost", "panicked"];
+const RECORDS: [&str; 7] =
+    ["claimed", "completed", "released", "held", "lost", "panicked", "caller-changed"];
 
 /// Labels of observed outcomes other than refusals, each with its problem if it has one; see
 /// [`observed_number`].
@@ -413,6 +415,7 @@ impl Metrics {
             EventKind::Held(_) => self.change(event, RecordEvent::Held),
             EventKind::Lost(_) => self.change(event, RecordEvent::Lost),
             EventKind::Panicked(_) => self.change(event, RecordEvent::Panicked),
+            EventKind::CallerChanged => self.change(event, RecordEvent::CallerChanged),
             EventKind::Waited { took } => {
                 self.of(event.scope, |scope| scope.wait_seconds.observe(took));
             }

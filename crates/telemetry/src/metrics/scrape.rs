@@ -139,7 +139,8 @@ impl Scrape {
     }
 
     fn records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Record events; lost counts late writes that the fence refused";
+        let help = "Record events; lost counts late writes that the fence refused, caller-changed \
+                    claims of a request that another caller claimed minutes before";
         let mut family = encoder.encode_descriptor("records", help, None, MetricType::Counter)?;
         self.each_scope(|scope| {
             for (word, counter) in RECORDS.iter().zip(&scope.records) {
