@@ -59,9 +59,9 @@ use crate::{
 /// Every method may be called from any number of tasks at once. Dropping a returned future does not
 /// undo what it began: a claim may still be granted, an answer may still be recorded.
 ///
-/// The structs that cross the trait are `#[non_exhaustive]`. Counters that are decided together with
-/// a claim, such as velocity limits, are therefore added as fields of [`Claim`] and [`Finish`], with
-/// rows of their own in the store; the format of a record needs no place for them.
+/// The structs that cross the trait are `#[non_exhaustive]`. Counters that are decided together
+/// with a claim, such as velocity limits, are therefore added as fields of [`Claim`] and
+/// [`Finish`], with rows of their own in the store; the format of a record needs no place for them.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
     /// Claims the key, or returns the record that prevents it (laws 1, 4, 7, 9).

@@ -21,7 +21,7 @@ use semel_core::{
     Usage,
 };
 
-use crate::per_caller::{CallerMap, PerCaller, ScopedCaller, ScopedCallerRef, lock};
+use crate::per_caller::{CallerMap, PerCaller, ScopedCallerRef, lock};
 
 /// How many callers a shard counts. When it is full, those with the fewest records are dropped.
 const CALLERS_MAX: usize = 4096;

@@ -15,7 +15,7 @@ use crate::cli::output::{Output, Style, note};
 use semel_telemetry::{escape, format_duration};
 
 /// The cells of a group.
-type Cells = [String; 7];
+type GroupCells = [String; 7];
 
 const COLUMN_TITLES: [&str; 6] =
     ["WHEN", "CUSTOMER", "PRODUCT", "AMOUNT", "ORDERS", "SECONDS BETWEEN"];
@@ -97,7 +97,7 @@ impl DuplicateReport {
         if unnamed > 0 {
             note(&format!("and {unnamed} more rows that could not be read"));
         }
-        let shown: Vec<Cells> =
+        let shown: Vec<GroupCells> =
             self.verdict.groups.iter().take(limit).map(|group| self.cells(group)).collect();
         if !shown.is_empty() {
             for (number, line) in self.aligned(&shown).iter().enumerate() {
@@ -171,7 +171,7 @@ impl DuplicateReport {
         self.decimals.get(currency).copied().unwrap_or_default()
     }
 
-    fn cells(&self, group: &DuplicateGroup) -> Cells {
+    fn cells(&self, group: &DuplicateGroup) -> GroupCells {
         let mut gaps: Vec<String> = group.gaps().take(GAPS_SHOWN).map(seconds).collect();
         if group.orders.len() > GAPS_SHOWN + 1 {
             gaps.push("…".to_owned());
@@ -242,7 +242,7 @@ impl DuplicateReport {
         self.with_currency(value, &group.currency)
     }
 
-    fn aligned(&self, rows: &[Cells]) -> Vec<String> {
+    fn aligned(&self, rows: &[GroupCells]) -> Vec<String> {
         let last = if self.has_ids { IDS_TITLE } else { LINES_TITLE };
         let [when, customer, product, amount, orders, gaps] = COLUMN_TITLES;
         let head = [when, customer, product, amount, orders, gaps, last].map(str::to_owned);
@@ -253,7 +253,7 @@ impl DuplicateReport {
                 *width = cell.chars().count().max(*width);
             }
         }
-        let line = |row: &Cells| {
+        let line = |row: &GroupCells| {
             let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
                 // Numbers stand to the right.
                 if matches!(column, 3 | 4) {
