@@ -177,7 +177,8 @@ settings! {
         /// Maximum number of client connections. At the limit, a new connection replaces the one
         /// that has been idle the longest, of the client address with the most connections.
         /// One address may have seven eighths of them busy with requests; its other requests are
-        /// refused with 503 `too-many-in-flight`.
+        /// refused with 503 `too-many-in-flight`. The same number of HTTP/2 streams, at least 1000,
+        /// may be open; one address may have as many as it leaves free.
         connections: CountUpTo<MILLION> = default(limits().connections);
         /// Maximum number of running operations, and of guarded bodies being received. At the
         /// limit, a new body replaces the one that has been idle the longest, of the client address
