@@ -28,6 +28,7 @@ mod pooling;
 mod raw;
 mod refused;
 mod spellings;
+mod streams;
 mod versions;
 mod websocket;
 

@@ -12,8 +12,8 @@ use semel::{
     core::{Dialect, Problem, RetryContext, Scope},
 };
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, ResponseCors, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, preflighted_method, refusal_in,
+    Body, BoxError, DeadlineRule, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, ResponseCors,
+    Signature, header::IDEMPOTENCY_OUTCOME, is_grpc_request, preflighted_method, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -145,9 +145,10 @@ impl RouteTable {
                     if let Some(path) = &guard.lookup {
                         layer = layer.lookup(path.clone());
                     }
-                    if let Some(deadline) = &guard.deadline {
-                        layer = layer.deadline(deadline.rule(route.upstream.timeout));
-                    }
+                    layer = layer.deadline(match &guard.deadline {
+                        Some(deadline) => deadline.rule(route.upstream.timeout),
+                        None => DeadlineRule::new([]).service_timeout(route.upstream.timeout),
+                    });
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
