@@ -13,13 +13,14 @@ use semel::{
 
 use crate::{
     Callers, DeadlineRule, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome,
-    RequestOutcomeKind, Signature,
+    RequestOutcomeKind,
     body::Body,
     former::FormerIdentity,
     grpc,
     refusal::RequestRefusal,
     replay_headers::ReplayHeaders,
     reply::{Docs, Responder},
+    signature::Signature,
     subject::SubjectRule,
 };
 
@@ -146,6 +147,7 @@ impl LayerConfig {
         self.adjust_callers();
     }
 
+    #[cfg(feature = "webhooks")]
     pub(crate) fn set_signature(&mut self, signature: Signature) {
         self.signature = Some(signature);
         self.adjust_callers();
