@@ -96,7 +96,10 @@ pub mod once;
 mod owners;
 mod per_caller;
 mod quota;
+#[cfg(feature = "transactional")]
 pub mod transactional;
+
+use std::time::Duration;
 
 pub use arrivals::{Arrival, Sender};
 pub use deadline::Deadline;
@@ -110,3 +113,7 @@ pub use once::{Once, OnceError, OnceErrorKind, OperationError, Outcome};
 pub use quota::{QuotaUsage, Quotas};
 pub use semel_core as core;
 pub use semel_core::{Caller, Fence, Key, OnUnknown, Policy, Scope};
+
+/// The default retention of a message or an event: longer than senders retry. Standard Webhooks and
+/// Stripe retry for three days.
+pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);

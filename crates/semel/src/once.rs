@@ -98,6 +98,7 @@
 //! Once polled, the operation runs in a task of its own: dropping the call's future, by a timeout
 //! for example, does not cancel it, and a repeat gets its value.
 
+#[cfg(feature = "transactional")]
 pub(crate) mod end;
 mod error;
 mod failure_cause;

@@ -45,14 +45,10 @@ mod open;
 pub mod sql;
 mod store;
 
-use std::time::Duration;
-
 pub use claim_files::{ClaimFile, ClaimFiles};
 pub use database::{BeginResult, Database, Entry, RecordLookup, Recorded, UserTransaction};
 pub use in_transaction::InTransaction;
 pub use open::{NoTransaction, TransactionGuard};
 pub use store::TransactionalStore;
 
-/// The default retention of a message or an event: longer than senders retry. Standard Webhooks and
-/// Stripe retry for three days.
-pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+pub use crate::INBOX_RETENTION;

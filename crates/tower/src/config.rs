@@ -13,7 +13,7 @@ use semel::{
 
 use crate::{
     Callers, Cors, DeadlineRule, KeyRule, LookupPath, READ_ON_DEFAULT, RecordContent,
-    RequestOutcome, RequestOutcomeKind, Signature,
+    RequestOutcome, RequestOutcomeKind,
     body::Body,
     cors::{ResponseCors, preflighted_method},
     former::FormerIdentity,
@@ -21,6 +21,7 @@ use crate::{
     refusal::RequestRefusal,
     replay_headers::ReplayHeaders,
     reply::{Docs, Responder},
+    signature::Signature,
     subject::SubjectRule,
 };
 
@@ -161,6 +162,7 @@ impl LayerConfig {
         self.adjust_callers();
     }
 
+    #[cfg(feature = "webhooks")]
     pub(crate) fn set_signature(&mut self, signature: Signature) {
         self.signature = Some(signature);
         self.adjust_callers();

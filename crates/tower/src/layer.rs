@@ -6,15 +6,16 @@ use std::{
 };
 
 use http::{HeaderName, Method};
+#[cfg(feature = "webhooks")]
+use semel::core::{BodyRule, Keep, OnUnknown, QueryRule};
 use semel::{
     Semel,
-    core::{BodyRule, Dialect, FingerprintRule, Keep, OnUnknown, Policy, QueryRule, Scope},
+    core::{Dialect, FingerprintRule, Policy, Scope},
 };
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, Cors, DeadlineRule, INBOX_RETENTION, Idempotency, KeyRule, LookupPath,
-    RecordContent, Signature,
+    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, KeyRule, LookupPath, RecordContent,
     config::{LayerConfig, deprecation},
 };
 
@@ -79,9 +80,10 @@ impl IdempotencyLayer {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn inbox(semel: &Semel, source: Scope, signature: Signature) -> Self {
+    #[cfg(feature = "webhooks")]
+    pub fn inbox(semel: &Semel, source: Scope, signature: crate::Signature) -> Self {
         let policy = Policy {
-            retention: INBOX_RETENTION,
+            retention: crate::INBOX_RETENTION,
             keep: Keep::Success,
             on_unknown: OnUnknown::Rerun,
             ..Policy::default()
@@ -243,7 +245,8 @@ impl IdempotencyLayer {
     ///
     /// A verified request is [anonymous](Callers::anonymous) whatever credential it carries, and
     /// the full policy applies to a [key in its body](KeyRule::json).
-    pub fn signature(self, signature: Signature) -> Self {
+    #[cfg(feature = "webhooks")]
+    pub fn signature(self, signature: crate::Signature) -> Self {
         self.with(|config| config.set_signature(signature))
     }
 

@@ -1,23 +1,21 @@
-//! One message begins an operation, and one commits it.
+//! The statements that begin and commit an operation.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-use deadpool_postgres::{ClientWrapper, Hook, HookError, Manager, Pool};
 use semel::{
     Outcome,
     core::{Caller, Key, OnUnknown, Store as _},
 };
 use semel_postgres::transactional::PgDatabase;
 use tokio::sync::Notify;
-use tokio_postgres::NoTls;
 
 use crate::harness::{Process, TestDatabase, insert, pool};
 
 /// Inserts the record of the key `k-1`, as another program would.
-pub(crate) const RECORD: &str = "
+const RECORD: &str = "
     INSERT INTO semel_transactional
     SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', scope, caller, 'k-1',
         fingerprint, fence, answer, recorded_at, expires_at
@@ -241,29 +239,4 @@ async fn a_changed_search_path_does_not_change_the_table() {
     let elsewhere = db.admin.query("SELECT FROM tenant.semel_transactional", &[]).await.unwrap();
     assert!(elsewhere.is_empty());
     assert_eq!(db.entries().await, ["a", "b", "c", "d"]);
-}
-
-/// As behind a pooler: the connection is new to its pool, and the statements exist already.
-#[tokio::test(flavor = "multi_thread")]
-async fn existing_prepared_statements_are_used() {
-    let db = TestDatabase::new().await;
-    let first = db.process(1);
-    assert!(matches!(first.write("a").await, Outcome::Ran(_)));
-    let query =
-        "SELECT statement FROM pg_prepared_statements WHERE name LIKE 'semel_transactional_%'";
-    let rows = first.pool.get().await.unwrap().query(query, &[]).await.unwrap();
-    assert_eq!(rows.len(), 3);
-    // The server stores the whole message that prepared them.
-    let message: String = rows[0].get(0);
-    let (_, made) = message.split_once("PREPARE ").unwrap();
-    let made: Arc<str> = format!("PREPARE {}", made.split_once("EXECUTE ").unwrap().0).into();
-    let hook = Hook::async_fn(move |client: &mut ClientWrapper, _| {
-        let made = Arc::clone(&made);
-        Box::pin(async move { client.batch_execute(&made).await.map_err(HookError::Backend) })
-    });
-    let manager = Manager::new(db.url.parse().unwrap(), NoTls);
-    let pool = Pool::builder(manager).max_size(1).post_create(hook).build().unwrap();
-    let second = Process::on(pool);
-    assert!(matches!(second.write("b").await, Outcome::Ran(_)));
-    assert!(matches!(second.write("a").await, Outcome::Replayed(_)));
 }
