@@ -248,7 +248,7 @@ impl LayerConfig {
         preflighted_method(method, headers)?;
         let counted = self.fingerprint.headers.iter();
         let counted = counted.filter_map(|name| HeaderName::try_from(name.as_str()).ok());
-        let deadlines = self.deadline.iter().flat_map(DeadlineRule::header_names);
+        let deadlines = self.deadline.header_names();
         let read = self.key.headers().into_iter().chain(self.callers.named().iter().cloned());
         Some(cors.preflight(headers, &self.methods, read.chain(counted).chain(deadlines)))
     }
