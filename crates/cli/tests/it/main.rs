@@ -33,6 +33,7 @@ mod remembered;
 mod resolves;
 mod rollout;
 mod routes;
+mod service_api;
 mod starts;
 mod stops;
 mod stores;
