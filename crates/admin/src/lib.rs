@@ -24,6 +24,7 @@ mod api_error;
 pub mod audit;
 pub mod base64;
 mod change;
+mod claims;
 pub mod filter;
 mod listen;
 pub mod moment;
@@ -35,7 +36,6 @@ pub mod responses;
 mod service;
 mod state;
 mod tokens;
-mod worker;
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ use axum::{
 use self::api_error::ApiError;
 pub use self::listen::{API_HEADER, serve};
 pub use self::{
-    service::{ClaimRules, ClaimSeal, ServiceState},
+    claims::{ClaimRules, ClaimSeal, ServiceState},
     state::{ApiState, ReloadFn, ReloadFuture},
     tokens::ApiTokens,
 };

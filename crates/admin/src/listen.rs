@@ -1,5 +1,7 @@
 //! The listener: accepts connections, and limits their number and time.
 
+mod worker;
+
 use std::{
     convert::Infallible,
     future::Future,
@@ -26,13 +28,9 @@ use tokio::{
 };
 use tower_service::Service as _;
 
+use self::worker::{ApiWorker, WorkerContext};
 use super::{
-    ApiState,
-    access::AccessCheck,
-    api_error::ApiError,
-    router,
-    service::WAIT_MAX,
-    worker::{ApiWorker, WorkerContext},
+    ApiState, access::AccessCheck, api_error::ApiError, claims::claim_rules::WAIT_MAX, router,
 };
 
 /// Maximum number of open connections. A new connection replaces another one, so that idle clients

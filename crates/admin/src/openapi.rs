@@ -1,4 +1,4 @@
-//! The description of the API in OpenAPI 3.1, and a page for readers, both from one table.
+//! The description of the API in `OpenAPI` 3.1, and a page for readers, both from one table.
 
 mod schemas;
 
@@ -22,13 +22,13 @@ pub(crate) struct Endpoint {
     summary: &'static str,
     /// The names of the schemas of its body and of its reply.
     request: Option<&'static str>,
-    reply: Reply,
+    reply: ReplyKind,
     /// The statuses of its problems besides those of its permission.
     problems: &'static [u16],
 }
 
 /// What an operation replies.
-enum Reply {
+enum ReplyKind {
     /// JSON with the schema of this name.
     Json(&'static str),
     /// Text of this media type.
@@ -58,42 +58,42 @@ macro_rules! endpoints {
 
 endpoints! {
     claim "post" "/v1/claims" Some(Permission::Claims), Some("Claim"),
-        Reply::Json("ClaimReply"), CLAIM_PROBLEMS,
+        ReplyKind::Json("ClaimReply"), CLAIM_PROBLEMS,
         "Claims a key: run the operation, or get the result of the one that ran";
     complete "post" "/v1/claims/complete" Some(Permission::Claims), Some("Complete"),
-        Reply::Json("Completed"), END_PROBLEMS, "Records the result of a claimed operation";
+        ReplyKind::Json("Completed"), END_PROBLEMS, "Records the result of a claimed operation";
     renew "post" "/v1/claims/renew" Some(Permission::Claims), Some("Renew"),
-        Reply::Json("Renewed"), END_PROBLEMS, "Extends the lease of a claim";
+        ReplyKind::Json("Renewed"), END_PROBLEMS, "Extends the lease of a claim";
     release "post" "/v1/claims/release" Some(Permission::Claims), Some("Release"),
-        Reply::Json("Released"), END_PROBLEMS, "Ends a claim whose operation did not happen";
+        ReplyKind::Json("Released"), END_PROBLEMS, "Ends a claim whose operation did not happen";
     hold "post" "/v1/claims/hold" Some(Permission::Claims), Some("Hold"),
-        Reply::Json("Held"), END_PROBLEMS, "Ends a claim whose outcome is unknown";
+        ReplyKind::Json("Held"), END_PROBLEMS, "Ends a claim whose outcome is unknown";
     batch "post" "/v1/batch" Some(Permission::Claims), Some("Batch"),
-        Reply::Json("BatchReply"), &[400, 413, 415, 504], "Runs up to 500 of these operations";
+        ReplyKind::Json("BatchReply"), &[400, 413, 415, 504], "Runs up to 500 of these operations";
     records "get" "/v1/records" Some(Permission::Records), None,
-        Reply::Json("Records"), &[400, 503, 504], "Lists records";
+        ReplyKind::Json("Records"), &[400, 503, 504], "Lists records";
     record "get" "/v1/record" Some(Permission::Records), None,
-        Reply::Json("Record"), &[400, 404, 503, 504], "Shows one record";
+        ReplyKind::Json("Record"), &[400, 404, 503, 504], "Shows one record";
     resolve "post" "/v1/resolve" Some(Permission::Operations), Some("Resolve"),
-        Reply::Json("Done"), CHANGE_PROBLEMS, "Resolves a held record";
+        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Resolves a held record";
     resolve_many "post" "/v1/resolve-many" Some(Permission::Operations), Some("ResolveMany"),
-        Reply::Json("Many"), CHANGE_PROBLEMS, "Resolves held records that a listing showed";
+        ReplyKind::Json("Many"), CHANGE_PROBLEMS, "Resolves held records that a listing showed";
     delete "post" "/v1/delete" Some(Permission::Operations), Some("Delete"),
-        Reply::Json("Done"), CHANGE_PROBLEMS, "Deletes a record";
+        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Deletes a record";
     sweep "post" "/v1/sweep" Some(Permission::Operations), Some("Note"),
-        Reply::Json("Swept"), CHANGE_PROBLEMS, "Deletes records past their retention now";
+        ReplyKind::Json("Swept"), CHANGE_PROBLEMS, "Deletes records past their retention now";
     reload "post" "/v1/reload" Some(Permission::Operations), Some("Reload"),
-        Reply::Json("Done"), CHANGE_PROBLEMS, "Applies a changed configuration";
+        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Applies a changed configuration";
     metrics "get" "/metrics" Some(Permission::Metrics), None,
-        Reply::Text("application/openmetrics-text; version=1.0.0; charset=utf-8"), &[504],
+        ReplyKind::Text("application/openmetrics-text; version=1.0.0; charset=utf-8"), &[504],
         "Metrics for Prometheus";
-    healthz "get" "/healthz" None, None, Reply::Text("text/plain; charset=utf-8"), &[504],
+    healthz "get" "/healthz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[504],
         "Liveness";
-    readyz "get" "/readyz" None, None, Reply::Text("text/plain; charset=utf-8"), &[503, 504],
+    readyz "get" "/readyz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[503, 504],
         "Readiness: the store answers, and the server is not draining";
-    openapi "get" "/openapi.json" None, None, Reply::Json("Description"), &[504],
+    openapi "get" "/openapi.json" None, None, ReplyKind::Json("Description"), &[504],
         "This description";
-    page "get" "/docs" None, None, Reply::Text("text/html; charset=utf-8"), &[504],
+    page "get" "/docs" None, None, ReplyKind::Text("text/html; charset=utf-8"), &[504],
         "This description as a page";
 }
 
@@ -165,8 +165,8 @@ impl Endpoint {
 
     fn responses(&self) -> Value {
         let content = match self.reply {
-            Reply::Json(name) => json!({ "application/json": { "schema": reference(name) } }),
-            Reply::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
+            ReplyKind::Json(name) => json!({ "application/json": { "schema": reference(name) } }),
+            ReplyKind::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
         };
         let mut responses = Map::new();
         let done = json!({ "description": "Done", "content": content });
@@ -175,8 +175,7 @@ impl Endpoint {
         // A host that is not this machine is refused before routing.
         let statuses = self.problems.iter().chain(of_permission).chain(&[421]);
         for status in statuses {
-            let content =
-                json!({ "application/problem+json": { "schema": reference("Problem") } });
+            let content = json!({ "application/problem+json": { "schema": reference("Problem") } });
             let problem = json!({ "description": "A problem", "content": content });
             responses.insert(status.to_string(), problem);
         }

@@ -3,10 +3,7 @@
 //! A front of the engine. It keeps nothing between two calls: a claim carries what the next call
 //! needs, and every call may be repeated.
 
-mod claim_rules;
-mod claim_seal;
 mod reply;
-mod wire;
 
 use std::{
     future::{Future, poll_fn},
@@ -34,20 +31,18 @@ use semel::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 
-pub(crate) use self::claim_rules::WAIT_MAX;
-pub use self::{claim_rules::ClaimRules, claim_seal::ClaimSeal};
-use self::{
-    claim_rules::{RuleTable, SettingError},
-    claim_seal::HeldClaim,
-    reply::ServiceReply,
-    wire::{
-        CallBody, ClaimCall, CompleteCall, HoldCall, NamedCall, Operation, ReleaseCall, RenewCall,
-    },
-};
+use self::reply::ServiceReply;
 use crate::{
     api_error::ApiError,
+    claims::{
+        claim_rules::{RuleTable, SettingError},
+        claim_seal::HeldClaim,
+        wire::{
+            self, CallBody, ClaimCall, CompleteCall, HoldCall, NamedCall, Operation, ReleaseCall,
+            RenewCall,
+        },
+    },
     state::ApiState,
     tokens::{Credential, Permission},
 };
@@ -58,55 +53,34 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 /// Bodies up to this size are read without a permit.
 const SMALL_BODY_BYTES_MAX: u64 = 256 << 10;
 
-/// How many larger bodies are read at once.
-const LARGE_BODIES_MAX: usize = 16;
-
 /// Maximum number of operations in a batch.
 const BATCH_MAX: usize = 500;
 
-/// The service API's part of the state.
-#[derive(Debug)]
-pub struct ServiceState {
-    /// Seals the claims.
-    pub seal: ClaimSeal,
-    /// What claims may choose.
-    pub rules: Arc<ClaimRules>,
-    large_bodies: Semaphore,
-}
-
-impl ServiceState {
-    /// A service API with these secrets and rules.
-    #[must_use]
-    pub fn new(seal: ClaimSeal, rules: Arc<ClaimRules>) -> Self {
-        Self { seal, rules, large_bodies: Semaphore::new(LARGE_BODIES_MAX) }
-    }
-}
-
-type SharedState = State<Arc<ApiState>>;
+type HandlerState = State<Arc<ApiState>>;
 type Peer = Extension<SocketAddr>;
 
-pub(super) async fn claim(state: SharedState, peer: Peer, request: Request) -> Response {
+pub(super) async fn claim(state: HandlerState, peer: Peer, request: Request) -> Response {
     single(state, peer, request, Operation::Claim).await
 }
 
-pub(super) async fn complete(state: SharedState, peer: Peer, request: Request) -> Response {
+pub(super) async fn complete(state: HandlerState, peer: Peer, request: Request) -> Response {
     single(state, peer, request, Operation::Complete).await
 }
 
-pub(super) async fn renew(state: SharedState, peer: Peer, request: Request) -> Response {
+pub(super) async fn renew(state: HandlerState, peer: Peer, request: Request) -> Response {
     single(state, peer, request, Operation::Renew).await
 }
 
-pub(super) async fn release(state: SharedState, peer: Peer, request: Request) -> Response {
+pub(super) async fn release(state: HandlerState, peer: Peer, request: Request) -> Response {
     single(state, peer, request, Operation::Release).await
 }
 
-pub(super) async fn hold(state: SharedState, peer: Peer, request: Request) -> Response {
+pub(super) async fn hold(state: HandlerState, peer: Peer, request: Request) -> Response {
     single(state, peer, request, Operation::Hold).await
 }
 
 async fn single(
-    State(state): SharedState,
+    State(state): HandlerState,
     Extension(peer): Peer,
     request: Request,
     operation: Operation,
@@ -121,7 +95,7 @@ async fn single(
 }
 
 pub(super) async fn batch(
-    State(state): SharedState,
+    State(state): HandlerState,
     Extension(peer): Peer,
     request: Request,
 ) -> Response {
@@ -411,10 +385,9 @@ fn setting(error: SettingError) -> Refused {
 
 fn store_failed(error: &StoreError) -> Refused {
     let detail = "Whether the call was recorded is unknown. Send the same call again.";
-    match error.kind() {
-        StoreErrorKind::Busy => problem(Problem::TooManyInFlight, Some(detail)),
-        _ => problem(Problem::StoreUnavailable, Some(detail)),
-    }
+    let is_busy = error.kind() == StoreErrorKind::Busy;
+    let refusal = if is_busy { Problem::TooManyInFlight } else { Problem::StoreUnavailable };
+    problem(refusal, Some(detail))
 }
 
 fn reason(text: Option<&str>, default: &str) -> Reason {

@@ -13,7 +13,7 @@ use semel::Semel;
 use crate::{
     api_error::ApiError,
     audit::{Approver, AuditLog},
-    service::ServiceState,
+    claims::ServiceState,
     tokens::{ApiTokens, Credential, Permission},
 };
 use semel_config::ApiRole;

@@ -125,10 +125,7 @@ impl TestApi {
             semel: semel.clone(),
             metrics: Metrics::new([]),
             tokens,
-            service: ServiceState::new(
-                ClaimSeal::new(&[7; 32], None).unwrap(),
-                Arc::new(rules),
-            ),
+            service: ServiceState::new(ClaimSeal::new(&[7; 32], None).unwrap(), Arc::new(rules)),
             audit: AuditLog::at(folder.path().join("audit.jsonl")),
             reload: Arc::new(move |_| {
                 let reloaded = match counted.fetch_add(1, Ordering::SeqCst) {

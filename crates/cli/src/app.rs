@@ -85,13 +85,13 @@ pub(crate) async fn start(
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());
-    let house = GatewayContext::new(semel, secrets, metrics, memory);
+    let context = GatewayContext::new(semel, secrets, metrics, memory);
     let remember = async {
-        secrets_to_note.note(house.semel.store()).await?;
-        routes.remember(house.semel.store()).await
+        secrets_to_note.note(context.semel.store()).await?;
+        routes.remember(context.semel.store()).await
     };
     let gateway = match config.gateway.upstream {
-        Some(_) => Some(semel_gateway::start(&config, &house, remember).await?),
+        Some(_) => Some(semel_gateway::start(&config, &context, remember).await?),
         None => {
             remember.await?;
             None
@@ -103,11 +103,11 @@ pub(crate) async fn start(
         load,
         started: config,
         reloader: gateway.as_ref().map(GatewayHandle::reloader),
-        house: house.clone(),
+        context: context.clone(),
         claim_rules,
         reload_lock: Mutex::default(),
     });
-    let start = |(listener, api)| start_api(listener, &api, &house, &reload);
+    let start = |(listener, api)| start_api(listener, &api, &context, &reload);
     let api = operators.map(start).transpose()?;
     Ok(Server { gateway, api, reload, drain, _held: held })
 }
@@ -120,7 +120,7 @@ async fn listen(api: &Api) -> anyhow::Result<TcpListener> {
 fn start_api(
     listener: TcpListener,
     api: &Api,
-    house: &GatewayContext,
+    context: &GatewayContext,
     reload: &Arc<ConfigReloader>,
 ) -> anyhow::Result<ApiServer> {
     let address = listener.local_addr()?;
@@ -134,10 +134,10 @@ fn start_api(
         (false, StoreUrl::Sqlite(_)) => drop(audit.create()),
         (false, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
-    let service = ServiceState::new(claim_seal(&house.secrets)?, Arc::clone(&reload.claim_rules));
+    let service = ServiceState::new(claim_seal(&context.secrets)?, Arc::clone(&reload.claim_rules));
     let state = ApiState {
-        semel: house.semel.clone(),
-        metrics: Arc::clone(&house.metrics),
+        semel: context.semel.clone(),
+        metrics: Arc::clone(&context.metrics),
         tokens,
         service,
         audit,
@@ -239,7 +239,7 @@ struct ConfigReloader {
     started: Config,
     /// `None` if there is no gateway.
     reloader: Option<Reloader>,
-    house: GatewayContext,
+    context: GatewayContext,
     claim_rules: Arc<ClaimRules>,
     /// Serializes reloads.
     reload_lock: Mutex<()>,
@@ -262,7 +262,7 @@ impl ConfigReloader {
             );
         }
         let text = |error: anyhow::Error| format!("{error:#}");
-        let store = self.house.semel.store();
+        let store = self.context.semel.store();
         let approval = approver.map(|approver| Approval::new(approver, audit_of(&self.started)));
         if self.reloader.is_some() != config.gateway.upstream.is_some() {
             return Err("an upstream was added or removed: restart this server".to_owned());
@@ -272,7 +272,7 @@ impl ConfigReloader {
         let prepared = self.reloader.as_ref().map(|reloader| reloader.prepare(&config));
         let prepared = prepared.transpose().map_err(text)?;
         routes.remember(store).await.map_err(text)?;
-        self.house.metrics.add_scopes(scopes(&config));
+        self.context.metrics.add_scopes(scopes(&config));
         if let Some(prepared) = prepared {
             prepared.apply().map_err(text)?;
         }

@@ -2,17 +2,17 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, thread, time::Duration};
 
-use semel::core::{Caller, CallerError, OnUnknown, Scope};
+use semel::core::{OnUnknown, Scope};
 
 use super::{
-    SECRET_BYTES_MIN, StoreUrl, audit_beside,
+    SECRET_BYTES_MIN, StoreUrl,
     files::FileCheck,
-    load::collide,
     loader::Loader,
+    private_files::beside,
     raw::{ApiTable, File, ScopeTable, TokenTable},
     read::{Located, OneOrMore, refuse_repeats},
     report::ValueOrigin,
-    values::{ApiListen, CallerSetting, EnvName},
+    values::{ApiListen, ApiRole, CallerSetting, EnvName},
 };
 
 /// The API listener: health, metrics, records, and the service API.
@@ -56,19 +56,6 @@ pub enum TokenSource {
     Env(String, BearerToken),
     /// This file.
     File(PathBuf),
-}
-
-/// What a token of the API allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ApiRole {
-    /// Claims and what ends them.
-    App,
-    /// Reading records without their answers, and metrics.
-    Viewer,
-    /// Reading and changing records.
-    Operator,
-    /// Metrics.
-    Metrics,
 }
 
 /// One `[[scope]]`: defaults and limits for claims of the service API. What is `None` has the
@@ -125,15 +112,6 @@ impl Api {
     pub fn takes_claims(&self) -> bool {
         self.tokens.iter().any(|token| token.role == ApiRole::App)
     }
-}
-
-/// The caller of a claim, by the name that a token or the claim gives it. No route can produce it.
-///
-/// # Errors
-///
-/// If the name is empty, too long, or has control characters.
-pub fn app_caller(name: &str) -> Result<Caller, CallerError> {
-    Caller::new(name).and_then(|_| Caller::new(&format!("app:{name}")))
 }
 
 impl Loader<'_, '_> {
@@ -301,6 +279,21 @@ impl TokenSource {
             (Self::File(one), Self::File(two)) => one == two,
             (Self::Env(..), Self::File(_)) | (Self::File(_), Self::Env(..)) => false,
         }
+    }
+}
+
+/// Whether two listen addresses conflict.
+pub(super) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_host =
+        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.port() != 0 && same_host
+}
+
+/// The default path of the audit log: next to the store's file.
+pub fn audit_beside(store: &StoreUrl) -> PathBuf {
+    match store {
+        StoreUrl::Sqlite(path) => beside(path, ".audit.jsonl"),
+        StoreUrl::Postgres(_) | StoreUrl::Memory => "semel.audit.jsonl".into(),
     }
 }
 

@@ -67,13 +67,13 @@ use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
 
 pub use self::{
-    api::{Api, ApiRole, ApiToken, BearerToken, ScopeRule, TokenSource, app_caller},
+    api::{Api, ApiToken, BearerToken, ScopeRule, TokenSource, audit_beside},
     callers::is_forwarded,
     cli_overrides::Overrides,
     deadline::DeadlineSetting,
     explain::{default_toml, schema_json},
     limits::Limits,
-    load::{audit_beside, lacks_shared_caller_secret},
+    load::lacks_shared_caller_secret,
     matching::{contains_loosely, takes_path, takes_path_loosely},
     path::normal_path,
     readings::{TooManyReadings, any_reading, has_one_reading},
@@ -84,7 +84,7 @@ pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
     urls::{CacheUrl, ServerUrl, StoreUrl},
-    values::ClientAuth,
+    values::{ApiRole, ClientAuth, app_caller},
     verified_callers::{JwtKeySource, JwtRule, JwtSecret},
 };
 

@@ -17,6 +17,7 @@ use toml::{
 use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, Overrides, Route, SECRET_BYTES_MIN,
     SecretSource, StoreUrl, Tls,
+    api::collide,
     files::{CheckFile, FileCheck, check_file},
     loader::Loader,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable, expected_section},
@@ -27,7 +28,6 @@ use super::{
     urls::{Env, Url, UrlOrEnv},
     values::EnvName,
 };
-use crate::private_files::beside;
 use semel_tower::Network;
 
 impl Config {
@@ -139,7 +139,9 @@ impl Loader<'_, '_> {
             self.secret(raw.secret_before_env.get(), raw.secret_before_file.get());
         let secret_before = Some(before).filter(|source| *source != SecretSource::BesideStore);
         let gateway = match raw.gateway {
-            TomlField::Good(_) | TomlField::Absent => self.gateway(raw, table, listen, api.as_ref()),
+            TomlField::Good(_) | TomlField::Absent => {
+                self.gateway(raw, table, listen, api.as_ref())
+            }
             TomlField::Bad => None,
         };
         let scopes = self.scopes(raw);
@@ -219,8 +221,9 @@ impl Loader<'_, '_> {
             self.report.note(
                 &origin,
                 "routes identify callers by a credential, or [[api.token]] allows claims, so all \
-                 servers on this store need the same secret: generate one with `openssl rand -hex 32` and set \
-                 `secret_env = \"SEMEL_SECRET\"` or `secret_file` on each of them",
+                 servers on this store need the same secret: generate one with \
+                 `openssl rand -hex 32` and set `secret_env = \"SEMEL_SECRET\"` or `secret_file` \
+                 on each of them",
             );
         }
     }
@@ -422,21 +425,6 @@ pub fn lacks_shared_caller_secret(
     matches!(store, StoreUrl::Postgres(_))
         && *secret == SecretSource::BesideStore
         && (routes.iter().any(Route::hashes_callers) || api.is_some_and(Api::takes_claims))
-}
-
-/// Whether two listen addresses conflict.
-pub(super) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
-    let same_host =
-        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.port() == other.port() && one.port() != 0 && same_host
-}
-
-/// The default path of the audit log: next to the store's file.
-pub fn audit_beside(store: &StoreUrl) -> PathBuf {
-    match store {
-        StoreUrl::Sqlite(path) => beside(path, ".audit.jsonl"),
-        StoreUrl::Postgres(_) | StoreUrl::Memory => "semel.audit.jsonl".into(),
-    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use semel_tower::{CaptureSource, RecordContent};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, ApiRole, ApiToken, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway, Guard, KeySource,
-    Limits, Required, Route, ScopeRule, SecretSource, SignatureRule, SignatureScheme, StoreUrl, TokenSource, Upstream,
-    WebhookSecretSource,
+    Api, ApiRole, ApiToken, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway,
+    Guard, KeySource, Limits, Required, Route, ScopeRule, SecretSource, SignatureRule,
+    SignatureScheme, StoreUrl, TokenSource, Upstream, WebhookSecretSource,
     explain::toml_text,
     read::merge,
     units::{size_text, time_text},

@@ -7,7 +7,8 @@ use semel_tower::Network;
 use serde_json::json;
 
 use super::{
-    AboutSource, ApiRole, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
+    AboutSource, ApiRole, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched,
+    StoreUrl,
     capture::Captures,
     deadline::DeadlineSetting,
     keys::KeySetting,

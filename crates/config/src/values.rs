@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use http::{HeaderName, header};
 use semel::core::{
-    BodyRule, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule, Scope,
-    canonical::Pointer, fingerprint::FingerprintHeaderError,
+    BodyRule, Caller, CallerError, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule,
+    Scope, canonical::Pointer, fingerprint::FingerprintHeaderError,
 };
 use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
-    AboutSource, ApiRole, Match, Mode, OnUnmatched, Protocol, Upstream, app_caller,
+    AboutSource, Match, Mode, OnUnmatched, Protocol, Upstream,
     read::{FromText, FromToml, Located, TomlValue, integer, origin, wrong_type},
     report::DiagnosticReport,
     suggest,
@@ -58,6 +58,19 @@ macro_rules! words {
 }
 
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
+/// What a token of the API allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ApiRole {
+    /// Claims and what ends them.
+    App,
+    /// Reading records without their answers, and metrics.
+    Viewer,
+    /// Reading and changing records.
+    Operator,
+    /// Metrics.
+    Metrics,
+}
+
 words!(ApiRole {
     "app" => Self::App,
     "viewer" => Self::Viewer,
@@ -212,15 +225,26 @@ impl FromText for TokenName {
     fn parse(text: &str) -> Result<Self, String> {
         match Scope::new(text) {
             Ok(name) if !name.is_observed() => Ok(Self(text.to_owned())),
-            _ => Err("a name is 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or \
+            _ => {
+                Err("a name is 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or \
                       a digit"
-                .to_owned()),
+                    .to_owned())
+            }
         }
     }
 
     fn schema() -> Value {
         json!({ "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$" })
     }
+}
+
+/// The caller of a claim, by the name that a token or the claim gives it. No route can produce it.
+///
+/// # Errors
+///
+/// If the name is empty, too long, or has control characters.
+pub fn app_caller(name: &str) -> Result<Caller, CallerError> {
+    Caller::new(name).and_then(|_| Caller::new(&format!("app:{name}")))
 }
 
 /// The caller of the claims of a token.

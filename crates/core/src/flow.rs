@@ -35,8 +35,8 @@ mod former;
 use std::time::Duration;
 
 use crate::{
-    Answer, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason,
-    RecordAction, Release, Snapshot, StateView, StoreError, StoreErrorKind, Verdict,
+    Answer, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason, RecordAction,
+    Release, Snapshot, StateView, StoreError, StoreErrorKind, Verdict,
 };
 
 pub use action::{Action, ExecutionResult, LEASE_MIN, Plan, Reply};
@@ -233,7 +233,7 @@ impl Flow {
     }
 
     fn record(&mut self, fence: Fence, finish: Finish, reply: Reply, now: ProcessTime) -> Action {
-        // Under `fail` everybody gets the one answer that every repeat will get.
+        // Under `fail` the owner and its joiners get the one answer that every repeat will get.
         let failed = finish.action == RecordAction::Complete(Answer::failed());
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
         self.next_tick = None;

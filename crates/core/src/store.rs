@@ -49,9 +49,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    About, Answer, Caller, Captured, Claimant, Content, Fence, Fingerprint, Key, NodeName, OnUnknown,
-    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, StateName, StateView, StoreError,
-    StoreErrorKind, Usage,
+    About, Answer, Caller, Captured, Claimant, Content, Fence, Fingerprint, Key, NodeName,
+    OnUnknown, OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, StateName, StateView,
+    StoreError, StoreErrorKind, Usage,
 };
 
 /// Where records live.

@@ -17,12 +17,12 @@ pub(super) fn all() -> Value {
 
 /// An object with exactly these members, of which `required` must be there.
 fn object(required: &[&str], properties: Value) -> Value {
-    json!({
-        "type": "object",
-        "additionalProperties": false,
-        "required": required,
-        "properties": properties,
-    })
+    let mut schema = Map::new();
+    schema.insert("type".to_owned(), "object".into());
+    schema.insert("additionalProperties".to_owned(), false.into());
+    schema.insert("required".to_owned(), json!(required));
+    schema.insert("properties".to_owned(), properties);
+    Value::Object(schema)
 }
 
 fn text(description: &str) -> Value {
@@ -30,7 +30,8 @@ fn text(description: &str) -> Value {
 }
 
 fn optional(schema: Value) -> Value {
-    json!({ "anyOf": [schema, { "type": "null" }] })
+    let alternatives = vec![schema, json!({ "type": "null" })];
+    json!({ "anyOf": alternatives })
 }
 
 fn duration(description: &str) -> Value {
@@ -213,7 +214,8 @@ fn views() -> Value {
 /// The parameters of an operation without a body.
 pub(super) fn parameters(operation: &str) -> Option<Value> {
     let parameter = |(name, required, kind): (&str, bool, &str)| {
-        json!({ "name": name, "in": "query", "required": required, "schema": { "type": kind } })
+        let schema = json!({ "type": kind });
+        json!({ "name": name, "in": "query", "required": required, "schema": schema })
     };
     let named: &[(&str, bool, &str)] = match operation {
         "record" => {
@@ -248,7 +250,8 @@ pub(super) fn member_rows(name: &str) -> String {
     };
     let mut rows = String::new();
     for (member, schema) in properties {
-        let described = schema.get("description").or_else(|| schema.pointer("/anyOf/0/description"));
+        let described =
+            schema.get("description").or_else(|| schema.pointer("/anyOf/0/description"));
         let described = described.and_then(Value::as_str).unwrap_or_default();
         let need = if required(member) { "required" } else { "" };
         rows.push_str(&format!(

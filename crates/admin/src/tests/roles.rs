@@ -100,7 +100,8 @@ async fn only_an_operator_sees_answers() {
     let source = format!("{SOURCE}\n[gateway]\nupstream = \"http://127.0.0.1:1\"\n");
     let api = TestApi::configured(MemoryStore::new(), &source).await;
     let fence = api.held("k").await;
-    api.complete("k", fence, semel::core::Answer::encode(200, &[], &[], b"the-secret-answer")).await;
+    api.complete("k", fence, semel::core::Answer::encode(200, &[], &[], b"the-secret-answer"))
+        .await;
     for (sender, shown) in [("VIEWER", false), ("OPERATOR", true)] {
         let request = http::Request::get("/v1/record?scope=payments&caller=shop-7&key=k")
             .header("host", "localhost")

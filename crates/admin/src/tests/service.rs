@@ -242,9 +242,9 @@ async fn a_scope_limits_what_a_claim_may_choose() {
 async fn a_claim_that_cannot_be_meant_is_refused() {
     let api = api().await;
     let scopes = [("payments", 403, "scope-forbidden"), ("Bad!", 400, "request-malformed")];
-    for (scope, status, slug) in scopes.into_iter().chain([
-        ("orders~observed", 403, "scope-forbidden"),
-    ]) {
+    for (scope, status, slug) in
+        scopes.into_iter().chain([("orders~observed", 403, "scope-forbidden")])
+    {
         let body = with(claim("k", 1), json!({ "scope": scope }));
         api.call("claims", body).await.is_problem(status, slug);
     }
@@ -321,11 +321,17 @@ async fn a_batch_answers_each_operation_in_order() {
     assert_eq!(claimed.len(), 500);
     let mut ends = Vec::new();
     for (number, answer) in claimed.iter().take(498).enumerate() {
-        assert_eq!((&answer["status"], &answer["body"]["outcome"]), (&json!(200), &json!("execute")));
+        assert_eq!(
+            (&answer["status"], &answer["body"]["outcome"]),
+            (&json!(200), &json!("execute"))
+        );
         let result = json!({ "body": number });
         ends.push(json!({ "op": "complete", "claim": answer["body"]["claim"], "result": result }));
     }
-    assert_eq!((&claimed[498]["status"], &claimed[498]["should_retry"]), (&json!(400), &json!(false)));
+    assert_eq!(
+        (&claimed[498]["status"], &claimed[498]["should_retry"]),
+        (&json!(400), &json!(false))
+    );
     assert_eq!(claimed[499]["body"]["type"], "urn:semel:problem:request-malformed");
     assert!(api.call("batch", json!(ends)).await.json().as_array().unwrap().iter().all(|answer| {
         *answer == json!({ "status": 200, "body": { "outcome": "completed", "retained": true } })
@@ -339,7 +345,10 @@ async fn a_batch_answers_each_operation_in_order() {
     ]);
     let mixed = api.call("batch", mixed).await.json();
     assert_eq!(mixed[0]["body"]["result"]["body"], 7);
-    assert_eq!((&mixed[1]["should_retry"], &mixed[1]["retry_after_ms"]), (&json!(true), &json!(1000)));
+    assert_eq!(
+        (&mixed[1]["should_retry"], &mixed[1]["retry_after_ms"]),
+        (&json!(true), &json!(1000))
+    );
     assert_eq!(mixed[2]["body"]["outcome"], "released");
     operations.push(json!({ "op": "claim" }));
     api.call("batch", json!(operations)).await.is_problem(400, "request-malformed");

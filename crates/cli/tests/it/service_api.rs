@@ -126,7 +126,8 @@ async fn lost_replies_hold_nothing_and_run_nothing_twice() {
     for record in server.records().await {
         let key = record.id.key.as_str().to_owned();
         assert_eq!(Some(record.state), expected.remove(&key), "{key}");
-        let given_back = matches!(key.trim_start_matches("job-").parse::<u32>().unwrap() % 4, 0 | 1);
+        let given_back =
+            matches!(key.trim_start_matches("job-").parse::<u32>().unwrap() % 4, 0 | 1);
         assert_eq!(fences[&key].len(), if given_back { 2 } else { 1 }, "{key}");
         assert!(fences[&key].is_sorted());
     }

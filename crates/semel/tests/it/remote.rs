@@ -35,10 +35,9 @@ impl Harness {
     }
 
     async fn granted(&self, key: &str, number: u8) -> Grant {
-        match self.claim(key, number).await {
-            RemoteClaim::Execute(grant) => grant,
-            other => panic!("{other:?}"),
-        }
+        let claimed = self.claim(key, number).await;
+        let RemoteClaim::Execute(grant) = claimed else { panic!("{claimed:?}") };
+        grant
     }
 
     async fn finish(&self, key: &str, by: Claimant, finish: &Finish) -> RemoteFinish {

@@ -19,10 +19,10 @@ const TEXT_BYTES_MAX: usize = 2048;
 
 /// What a claim says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeldClaim {
-    pub(super) id: RecordId,
-    pub(super) by: Claimant,
-    pub(super) lease: std::time::Duration,
+pub(crate) struct HeldClaim {
+    pub(crate) id: RecordId,
+    pub(crate) by: Claimant,
+    pub(crate) lease: std::time::Duration,
 }
 
 /// Encrypts claims, and decrypts those of the current and of the previous secret.
@@ -44,7 +44,7 @@ impl ClaimSeal {
     }
 
     /// The text for the client; `None` if the system has no randomness.
-    pub(super) fn seal(&self, claim: &HeldClaim) -> Option<String> {
+    pub(crate) fn seal(&self, claim: &HeldClaim) -> Option<String> {
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).ok()?;
         let mut text = claim.encode();
@@ -56,7 +56,7 @@ impl ClaimSeal {
     }
 
     /// What a claim says; `None` if it was altered, or sealed under another secret.
-    pub(super) fn open(&self, text: &str) -> Option<HeldClaim> {
+    pub(crate) fn open(&self, text: &str) -> Option<HeldClaim> {
         let text = text.strip_prefix(PREFIX).filter(|text| text.len() <= TEXT_BYTES_MAX)?;
         let sealed = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
         let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>()?;

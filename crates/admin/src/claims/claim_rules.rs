@@ -25,7 +25,7 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct ClaimRules(RwLock<Arc<RuleTable>>);
 
 #[derive(Debug, Default)]
-pub(super) struct RuleTable {
+pub(crate) struct RuleTable {
     scopes: BTreeMap<Scope, ScopeRule>,
     /// The scopes of routes that do not say `api = true`.
     closed: BTreeSet<Scope>,
@@ -33,7 +33,7 @@ pub(super) struct RuleTable {
 
 /// Why the settings of a claim cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SettingError {
+pub(crate) enum SettingError {
     /// A value that cannot be read.
     Malformed(String),
     /// A value beyond what the scope allows.
@@ -58,25 +58,25 @@ impl ClaimRules {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
     }
 
-    pub(super) fn get(&self) -> Arc<RuleTable> {
+    pub(crate) fn get(&self) -> Arc<RuleTable> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl RuleTable {
     /// Whether claims may name this scope.
-    pub(super) fn is_open(&self, scope: &Scope) -> bool {
+    pub(crate) fn is_open(&self, scope: &Scope) -> bool {
         !scope.is_observed() && !self.closed.contains(scope)
     }
 
     /// The largest result that is stored in this scope.
-    pub(super) fn result_bytes_max(&self, scope: &Scope) -> usize {
+    pub(crate) fn result_bytes_max(&self, scope: &Scope) -> usize {
         let rule = self.scopes.get(scope).and_then(|rule| rule.result_bytes_max);
         rule.unwrap_or(Policy::default().response_bytes_max)
     }
 
     /// The lease that a renewal may have.
-    pub(super) fn renewed_lease(
+    pub(crate) fn renewed_lease(
         &self,
         scope: &Scope,
         asked: Option<&str>,
@@ -88,7 +88,7 @@ impl RuleTable {
     }
 
     /// The policy of a claim.
-    pub(super) fn policy(
+    pub(crate) fn policy(
         &self,
         scope: &Scope,
         call: &ClaimCall<'_>,

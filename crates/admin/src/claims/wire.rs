@@ -9,34 +9,34 @@ use crate::base64;
 /// `POST /v1/claims`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ClaimCall<'a> {
+pub(crate) struct ClaimCall<'a> {
     #[serde(default)]
     op: Option<String>,
-    pub(super) scope: String,
-    pub(super) key: String,
-    pub(super) attempt_id: String,
+    pub(crate) scope: String,
+    pub(crate) key: String,
+    pub(crate) attempt_id: String,
     #[serde(default, borrow, deserialize_with = "present")]
-    pub(super) payload: Option<&'a RawValue>,
+    pub(crate) payload: Option<&'a RawValue>,
     #[serde(default)]
-    pub(super) fingerprint: Option<String>,
+    pub(crate) fingerprint: Option<String>,
     #[serde(default)]
-    pub(super) caller: Option<String>,
+    pub(crate) caller: Option<String>,
     #[serde(default)]
-    pub(super) about: Option<String>,
+    pub(crate) about: Option<String>,
     #[serde(default)]
-    pub(super) lease: Option<String>,
+    pub(crate) lease: Option<String>,
     #[serde(default)]
-    pub(super) wait: Option<String>,
+    pub(crate) wait: Option<String>,
     #[serde(default)]
-    pub(super) retention: Option<String>,
+    pub(crate) retention: Option<String>,
     #[serde(default)]
-    pub(super) on_unknown: Option<OnUnknownWord>,
+    pub(crate) on_unknown: Option<OnUnknownWord>,
 }
 
 /// What to do when the outcome is unknown.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum OnUnknownWord {
+pub(crate) enum OnUnknownWord {
     Hold,
     Rerun,
     Fail,
@@ -45,18 +45,18 @@ pub(super) enum OnUnknownWord {
 /// `POST /v1/claims/complete`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CompleteCall<'a> {
+pub(crate) struct CompleteCall<'a> {
     #[serde(default)]
     op: Option<String>,
-    pub(super) claim: String,
+    pub(crate) claim: String,
     #[serde(default, borrow)]
-    pub(super) result: Option<ResultInput<'a>>,
+    pub(crate) result: Option<ResultInput<'a>>,
 }
 
 /// The result of an operation.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ResultInput<'a> {
+pub(crate) struct ResultInput<'a> {
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default, borrow, deserialize_with = "present")]
@@ -68,40 +68,40 @@ pub(super) struct ResultInput<'a> {
 /// `POST /v1/claims/renew`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RenewCall {
+pub(crate) struct RenewCall {
     #[serde(default)]
     op: Option<String>,
-    pub(super) claim: String,
+    pub(crate) claim: String,
     #[serde(default)]
-    pub(super) lease: Option<String>,
+    pub(crate) lease: Option<String>,
 }
 
 /// `POST /v1/claims/release`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ReleaseCall {
+pub(crate) struct ReleaseCall {
     #[serde(default)]
     op: Option<String>,
-    pub(super) claim: String,
+    pub(crate) claim: String,
     #[serde(default)]
-    pub(super) counted: Option<bool>,
+    pub(crate) counted: Option<bool>,
     #[serde(default)]
-    pub(super) reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// `POST /v1/claims/hold`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct HoldCall {
+pub(crate) struct HoldCall {
     #[serde(default)]
     op: Option<String>,
-    pub(super) claim: String,
+    pub(crate) claim: String,
     #[serde(default)]
-    pub(super) reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// A body of one operation, which in a batch is named by `op`.
-pub(super) trait CallBody {
+pub(crate) trait CallBody {
     fn op(&self) -> Option<&str>;
 }
 
@@ -118,14 +118,14 @@ call_bodies!(ClaimCall<'_>, CompleteCall<'_>, RenewCall, ReleaseCall, HoldCall);
 
 /// The name of an operation in a batch.
 #[derive(Debug, Deserialize)]
-pub(super) struct NamedCall {
-    pub(super) op: Operation,
+pub(crate) struct NamedCall {
+    pub(crate) op: Operation,
 }
 
 /// The operations on claims.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     Claim,
     Complete,
     Renew,
@@ -149,7 +149,7 @@ const STATUS: u16 = 200;
 
 impl ResultInput<'_> {
     /// What is recorded; a result over `bytes_max` is recorded without its body.
-    pub(super) fn answer(&self, bytes_max: usize) -> Result<Answer, &'static str> {
+    pub(crate) fn answer(&self, bytes_max: usize) -> Result<Answer, &'static str> {
         let (body, default) = match (&self.body, &self.body_base64) {
             (Some(_), Some(_)) => return Err("send `body` or `body_base64`, not both"),
             (Some(json), None) => (json.get().as_bytes().to_vec(), JSON),
@@ -175,7 +175,7 @@ impl ResultInput<'_> {
 
 /// The members `result` and `retained` of a replay, without braces; `None` if the record cannot be
 /// read.
-pub(super) fn replayed(answer: &Answer) -> Option<String> {
+pub(crate) fn replayed(answer: &Answer) -> Option<String> {
     let response = match answer.read().ok()? {
         Content::NotRetained { .. } => return Some("\"retained\":false".to_owned()),
         Content::Response(response) => response,

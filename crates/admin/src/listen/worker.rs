@@ -19,7 +19,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::listen::{ConnectionState, SHUTDOWN_TIMEOUT, serve_connection};
+use super::{ConnectionState, SHUTDOWN_TIMEOUT, serve_connection};
 
 /// Poll the global queue every 4 tasks, so that commit notifications from the store are not delayed
 /// by busy connections.
