@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use semel::core::{OnUnknown, Problem, RetryContext};
+use semel::core::{Dialect, OnUnknown, Problem, RetryContext};
 use semel_tower::add_retry_advice;
 
 use crate::api_error::ApiError;
@@ -38,7 +38,7 @@ impl ServiceReply {
     pub(super) fn problem(problem: Problem, detail: Option<&str>) -> Self {
         let after = problem.retry_after(RetryContext::guarded(OnUnknown::Hold));
         let retry = Some(after.map_or(RetryAdvice::Never, RetryAdvice::After));
-        Self { status: problem.status(), body: problem.document(detail), retry }
+        Self { status: problem.status(), body: Dialect::IETF.document(problem, detail), retry }
     }
 
     /// The reply as an element of a batch.
