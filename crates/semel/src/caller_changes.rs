@@ -29,13 +29,13 @@ const SLOTS: usize = 8192;
 /// The callers of recent claims.
 #[derive(Debug)]
 pub(crate) struct CallerChanges {
-    shards: [Mutex<Vec<Slot>>; SHARDS],
+    shards: [Mutex<Vec<RecentClaim>>; SHARDS],
     hasher: DefaultHashBuilder,
 }
 
 /// One claim: digests of its scope, key and fingerprint and of its caller. Zero is an empty slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct RecentClaim {
     request: u64,
     caller: u32,
     /// When it was granted, in seconds of the process's clock.
@@ -66,7 +66,7 @@ impl CallerChanges {
         let new = self.slot(id, fingerprint, now);
         let mut slots = self.shard(new);
         if slots.is_empty() {
-            *slots = vec![Slot::default(); SLOTS];
+            *slots = vec![RecentClaim::default(); SLOTS];
         }
         slots.get_mut(new.number()).is_some_and(|slot| {
             let changed = slot.request == new.request
@@ -94,25 +94,25 @@ impl CallerChanges {
                 if let Some(slot) = self.shard(old).get_mut(old.number())
                     && (slot.request, slot.caller) == (old.request, old.caller)
                 {
-                    *slot = Slot::default();
+                    *slot = RecentClaim::default();
                 }
             }
         }
     }
 
-    fn slot(&self, id: &RecordId, fingerprint: Fingerprint, now: ProcessTime) -> Slot {
+    fn slot(&self, id: &RecordId, fingerprint: Fingerprint, now: ProcessTime) -> RecentClaim {
         let request = self.hasher.hash_one((&id.scope, &id.key, fingerprint)).max(1);
         let caller = truncated(self.hasher.hash_one(&id.caller));
-        Slot { request, caller, at: truncated(now.as_millis() / 1000) }
+        RecentClaim { request, caller, at: truncated(now.as_millis() / 1000) }
     }
 
-    fn shard(&self, of: Slot) -> MutexGuard<'_, Vec<Slot>> {
+    fn shard(&self, of: RecentClaim) -> MutexGuard<'_, Vec<RecentClaim>> {
         let [first, ..] = &self.shards;
         lock(self.shards.get(of.hash() % SHARDS).unwrap_or(first))
     }
 }
 
-impl Slot {
+impl RecentClaim {
     fn hash(self) -> usize {
         usize::try_from(self.request >> 32).unwrap_or_default()
     }
@@ -197,6 +197,6 @@ mod tests {
             changes.replace(&id("ada", &key), fingerprint("one"), ProcessTime::default());
         }
         let slots: usize = changes.shards.iter().map(|shard| lock(shard).capacity()).sum();
-        assert_eq!(slots * size_of::<Slot>(), 2 << 20);
+        assert_eq!(slots * size_of::<RecentClaim>(), 2 << 20);
     }
 }

@@ -5,6 +5,7 @@ mod look_up;
 mod maintenance;
 mod observe;
 mod pending;
+mod remote;
 mod renewals;
 mod unsettled;
 mod watches;
@@ -26,6 +27,7 @@ use semel_core::{
 use tokio::{sync::oneshot, time::timeout};
 
 pub use self::pending::Pending;
+pub use self::remote::{RemoteClaim, RemoteFinish};
 use self::{
     drive::{Driver, Execute},
     maintenance::Maintenance,

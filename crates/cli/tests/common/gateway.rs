@@ -11,6 +11,9 @@ use super::{Client, ClientRequest, Setup, TEST_TIMEOUT, TestResponse, send};
 /// The text before the address of the gateway's clients in its log.
 pub(super) const LISTENING: &str = "listening on http";
 
+/// The text before the address of the API in its log.
+const API: &str = "api on http";
+
 /// A gateway that runs, killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Gateway {
@@ -39,7 +42,8 @@ impl Gateway {
     }
 
     pub(super) fn is_listening(&self) -> bool {
-        self.program.logged_address(LISTENING).is_some()
+        let listener = if self.setup.is_api_alone() { API } else { LISTENING };
+        self.program.logged_address(listener).is_some()
     }
 
     /// Waits until it listens.
@@ -49,7 +53,7 @@ impl Gateway {
 
     /// Where operators reach it. Its line comes after that of the gateway's listener.
     pub(crate) fn api(&self) -> SocketAddr {
-        self.program.wait_for_address("api on http")
+        self.program.wait_for_address(API)
     }
 
     /// The lines that it has logged so far.

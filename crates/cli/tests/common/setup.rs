@@ -38,6 +38,18 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// The service API alone, with a token `jobs` of the role `app`.
+    pub(crate) fn service_api(records: Records) -> Self {
+        let token = "[[api.token]]\nname = \"jobs\"\nrole = \"app\"\nsecret_env = \"JOBS_TOKEN\"";
+        let setup = Self::on_store(records, "").tables(token);
+        setup.environment("JOBS_TOKEN", super::JOBS_TOKEN)
+    }
+
+    /// Whether it has no upstream, and so serves the API alone.
+    pub(super) fn is_api_alone(&self) -> bool {
+        self.upstream == "\"\"" && self.whole.is_none()
+    }
+
     /// In front of the upstream at this URL, guarding every POST and PATCH, for callers with a
     /// credential and without.
     pub(crate) fn new(upstream: &str) -> Self {
@@ -184,6 +196,9 @@ impl Setup {
         let Self { head, upstream, gateway, defaults, tables, .. } = self;
         if let Some(whole) = &self.whole {
             return whole.clone();
+        }
+        if self.is_api_alone() {
+            return format!("{head}\n{tables}");
         }
         let upstream = if gateway.contains("upstream") {
             String::new()

@@ -37,6 +37,7 @@ mod replaced_files;
 mod resolves;
 mod rollout;
 mod routes;
+mod service_api;
 mod starts;
 mod stops;
 mod stores;
