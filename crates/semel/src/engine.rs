@@ -4,6 +4,7 @@ mod drive;
 mod maintenance;
 mod observe;
 mod pending;
+mod remote;
 mod renewals;
 mod unsettled;
 mod watches;
@@ -25,6 +26,7 @@ use semel_core::{
 use tokio::{sync::oneshot, time::timeout};
 
 pub use self::pending::Pending;
+pub use self::remote::{RemoteClaim, RemoteFinish};
 use self::{
     drive::{Driver, Execute},
     maintenance::Maintenance,

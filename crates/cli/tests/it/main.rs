@@ -34,6 +34,7 @@ mod remembered;
 mod resolves;
 mod rollout;
 mod routes;
+mod service_api;
 mod starts;
 mod stops;
 mod stores;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
@@ -114,6 +115,7 @@ impl RouteTable {
         pools: &PoolMap,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
+        let upstream = config.gateway.upstream.as_ref().context("there is no upstream")?;
         let forward = |upstream: &Arc<semel_config::Upstream>, scope, read: &[HeaderName]| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&context.metrics));
             anyhow::Ok(Forward::new(pool, metrics, scope, trust, read.to_vec()))
@@ -167,9 +169,9 @@ impl RouteTable {
         };
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
-            strict: StrictRoutes::new(config),
+            strict: StrictRoutes::new(config, upstream),
             second_readings: LogThrottle::default(),
-            fallback: forward(&config.gateway.upstream, None, &[])?,
+            fallback: forward(upstream, None, &[])?,
             unmatched: Unmatched::new(config, context),
             metrics: Arc::clone(&context.metrics),
             failures: Arc::new(LogThrottle::default()),

@@ -15,5 +15,6 @@ mod observing;
 mod once;
 mod overtaken;
 mod quotas;
+mod remote;
 mod unguarded;
 mod waiting;
