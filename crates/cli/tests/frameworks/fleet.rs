@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Write as _,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
