@@ -64,8 +64,8 @@ pub struct OperationResult {
     pub body_base64: Option<String>,
 }
 
-/// The answer to a claim: the members of either outcome. An enum by `outcome` could not keep the text
-/// of a result.
+/// The answer to a claim: the members of either outcome. An enum by `outcome` could not keep the
+/// text of a result.
 #[derive(Deserialize)]
 struct ClaimAnswer {
     outcome: ClaimOutcome,

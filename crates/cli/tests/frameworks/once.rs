@@ -36,10 +36,9 @@ async fn granted(client: &ServiceClient, request: &ClaimRequest) -> Box<ClaimGua
 }
 
 fn slug(result: Result<impl Sized, ServiceError>) -> String {
-    match result.map(drop).unwrap_err() {
-        ServiceError::Problem(problem) => problem.slug,
-        error => panic!("{error}"),
-    }
+    let error = result.map(drop).unwrap_err();
+    let ServiceError::Problem(problem) = error else { panic!("{error}") };
+    problem.slug
 }
 
 fn request(key: &str) -> ClaimRequest {
