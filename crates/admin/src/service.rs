@@ -15,12 +15,13 @@ use std::{
 };
 
 use axum::{
-    body::{Body, Bytes, to_bytes},
+    body::{Body, Bytes},
     extract::{Extension, Request, State},
     http::{HeaderMap, header},
     response::{IntoResponse as _, Response},
 };
 use data_encoding::HEXLOWER_PERMISSIVE;
+use http_body_util::BodyExt as _;
 use semel::{
     BeginRequest, RemoteClaim, RemoteFinish,
     core::{
@@ -49,6 +50,9 @@ use crate::{
 
 /// Maximum size of a request body.
 const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// How much of a request body is read at most, to discard it.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
 
 /// Bodies up to this size are read without a permit.
 const SMALL_BODY_BYTES_MAX: u64 = 256 << 10;
@@ -149,27 +153,33 @@ pub(super) fn has_json(headers: &HeaderMap) -> bool {
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
-async fn read_body(state: &ApiState, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+/// Reads a body. One that is too large is read on without being kept, so that its client can read
+/// the refusal.
+async fn read_body(
+    state: &ApiState,
+    headers: &HeaderMap,
+    mut body: Body,
+) -> Result<Bytes, ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length: Option<u64> = length.and_then(|text| text.parse().ok());
-    if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
-        return Err(too_large());
-    }
     let is_small = length.is_some_and(|length| length <= SMALL_BODY_BYTES_MAX);
     let _permit = match is_small {
         true => None,
         false => state.service.large_bodies.acquire().await.ok(),
     };
-    to_bytes(body, BODY_BYTES_MAX).await.map_err(|error| {
-        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-        while let Some(error) = source {
-            if error.is::<http_body_util::LengthLimitError>() {
-                return too_large();
-            }
-            source = error.source();
+    let (mut bytes, mut total) = (Vec::new(), 0_usize);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::malformed("The body did not arrive."))?;
+        let Ok(data) = frame.into_data() else { continue };
+        total = total.saturating_add(data.len());
+        if total > DISCARDED_BYTES_MAX {
+            break;
         }
-        ApiError::malformed("The body did not arrive.")
-    })
+        if total <= BODY_BYTES_MAX {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    if total > BODY_BYTES_MAX { Err(too_large()) } else { Ok(bytes.into()) }
 }
 
 fn too_large() -> ApiError {
