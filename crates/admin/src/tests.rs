@@ -194,7 +194,7 @@ impl TestApi {
 
     /// Completes a held record, as its owner's late answer does.
     async fn complete(&self, key: &str, fence: Fence, answer: semel::core::Answer) {
-        let by = Claimant { fence, owner: OWNER };
+        let by = Claimant::new(fence, OWNER);
         self.semel.store().finish(&id(key), by, &Finish::complete(answer)).await.unwrap();
     }
 

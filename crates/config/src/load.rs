@@ -364,6 +364,7 @@ impl Loader<'_, '_> {
             store_size: size(&raw.store_size, limits.store_size),
             disk_free: size(&raw.disk_free, limits.disk_free),
             records_per_caller: records(&raw.records_per_caller, limits.records_per_caller),
+            store_size_per_caller: size(&raw.store_size_per_caller, limits.store_size_per_caller),
             held_per_caller: count(&raw.held_per_caller, limits.held_per_caller),
             memory: size(&raw.memory, u64::try_from(limits.memory).unwrap_or(u64::MAX))
                 .try_into()

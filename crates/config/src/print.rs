@@ -206,6 +206,7 @@ fn limits(limits: &Limits) -> Lines {
         ("store_size", size_text(limits.store_size).into()),
         ("disk_free", size_text(limits.disk_free).into()),
         ("records_per_caller", limits.records_per_caller.into()),
+        ("store_size_per_caller", size_text(limits.store_size_per_caller).into()),
         ("held_per_caller", limits.held_per_caller.into()),
         ("memory", bytes_text(limits.memory)),
     ]

@@ -230,7 +230,8 @@ settings! {
         /// Maximum number of client connections. At the limit, a new connection replaces the one
         /// that has been idle the longest, of the client address with the most connections.
         /// One address may have seven eighths of them busy with requests; its other requests are
-        /// refused with 503 `too-many-in-flight`.
+        /// refused with 503 `too-many-in-flight`. The same number of HTTP/2 streams, at least 1000,
+        /// may be open; one address may have as many as it leaves free.
         connections: CountUpTo<MILLION> = default(limits().connections);
         /// Maximum number of running operations, and of guarded bodies being received. At the
         /// limit, a new body replaces the one that has been idle the longest, of the client address
@@ -257,9 +258,13 @@ settings! {
         /// gateway counts the records that it created, from zero at its start. Callers that a
         /// client can choose freely, such as unverified tokens, are limited by `records` only.
         records_per_caller: CountUpTo<TRILLION> = default(limits().records_per_caller);
+        /// Maximum size of these records: their responses, and 256 bytes for each. At this limit a
+        /// new key of the caller is refused with 429 `too-many-records`.
+        store_size_per_caller: ByteSize = default(size_text(limits().store_size_per_caller));
         /// Maximum number of held records of one caller in one scope, counted in the store every
         /// 15 s, up to 10000 of all callers. At this limit a new key of the caller is refused with
-        /// 429 `too-many-records`.
+        /// 429 `too-many-records`. Anonymous requests are counted by client address, and only those
+        /// of this gateway since its start.
         held_per_caller: CountUpTo<MILLION> = default(limits().held_per_caller);
         /// Memory for request bodies and responses of guarded routes: half for bodies, half for
         /// responses. One client address gets at most half of each, and a quarter for replayed

@@ -82,6 +82,7 @@
 mod arrivals;
 mod breaker;
 mod cache;
+mod caller_changes;
 mod clock;
 mod deadline;
 mod engine;

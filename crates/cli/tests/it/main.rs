@@ -31,6 +31,8 @@ mod redaction;
 mod refusals;
 mod reloads;
 mod remembered;
+mod renewed_credentials;
+mod replaced_files;
 mod resolves;
 mod rollout;
 mod routes;

@@ -13,7 +13,7 @@ use semel::{
     core::{Dialect, Problem, RetryContext, Scope},
 };
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
+    Body, BoxError, DeadlineRule, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
     header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal_in,
 };
 use tower_layer::Layer as _;
@@ -133,9 +133,10 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context, caller_verifiers)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
-                    if let Some(deadline) = &guard.deadline {
-                        layer = layer.deadline(deadline.rule(route.upstream.timeout));
-                    }
+                    layer = layer.deadline(match &guard.deadline {
+                        Some(deadline) => deadline.rule(route.upstream.timeout),
+                        None => DeadlineRule::new([]).service_timeout(route.upstream.timeout),
+                    });
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
