@@ -13,8 +13,7 @@ import { SEMEL } from "./retry.js";
 /** The content type of a result that every repeat throws as {@link Refused}. */
 const REFUSED_TYPE = "application/vnd.semel.refused+json";
 const RENEWAL_TIMEOUT_MIN_MS = 50;
-const CLAIM_ATTEMPTS_MAX = 10;
-const END_ATTEMPTS_MAX = 30;
+const ATTEMPTS_MAX = 30;
 
 export interface ClaimOptions {
   scope?: string;
@@ -51,8 +50,7 @@ interface Answer {
 
 /** The calls of the service API, with retries. */
 class Connection {
-  readonly #claims: RetryingFetch;
-  readonly #ends: RetryingFetch;
+  readonly #fetch: RetryingFetch;
   readonly #headers: Record<string, string>;
 
   constructor(
@@ -60,12 +58,11 @@ class Connection {
     options: SemelOptions,
   ) {
     const http = { attemptTimeoutMs: 90_000, ...options.http, keyHeader: null };
-    const policy = options.http?.policy ?? SEMEL;
-    const claims = { ...policy, attemptsMax: CLAIM_ATTEMPTS_MAX };
-    this.#claims = retryingFetch({ ...http, policy: claims });
-    // A budget is for new work. What is done has to be recorded, until the deadline.
-    const ends = { ...policy, attemptsMax: END_ATTEMPTS_MAX, budget: { kind: "unlimited" } as const };
-    this.#ends = retryingFetch({ ...http, policy: ends });
+    // Without a budget, until the deadline: a claim that is given up may have been granted, and what
+    // was done has to be recorded. Meanwhile the caller begins nothing else.
+    const budget = { kind: "unlimited" } as const;
+    const policy = { ...(options.http?.policy ?? SEMEL), attemptsMax: ATTEMPTS_MAX, budget };
+    this.#fetch = retryingFetch({ ...http, policy });
     this.#headers = { "content-type": "application/json" };
     if (options.token !== undefined) this.#headers["authorization"] = `Bearer ${options.token}`;
   }
@@ -73,8 +70,7 @@ class Connection {
   async call(path: string, body: unknown, deadlineMs?: number): Promise<Answer> {
     const init = { method: "POST", headers: this.#headers, body: JSON.stringify(body) };
     const url = `${this.url}/v1/${path}`;
-    const send = path === "claims" ? this.#claims : this.#ends;
-    const answer = await send(url, deadlineMs === undefined ? init : { ...init, deadlineMs });
+    const answer = await this.#fetch(url, deadlineMs === undefined ? init : { ...init, deadlineMs });
     const text = await answer.text();
     let document: Record<string, unknown> = {};
     try {

@@ -13,19 +13,13 @@ use crate::retry_client::{CallError, RetryClient};
 /// A claim may wait a minute for another owner's result.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The path that claims a key.
-pub(crate) const CLAIMS: &str = "claims";
-
-/// Limits beside the deadline of a call.
-const CLAIM_ATTEMPTS_MAX: u32 = 10;
-const END_ATTEMPTS_MAX: u32 = 30;
+/// Beside the deadline of a call.
+const ATTEMPTS_MAX: u32 = 30;
 
 /// An address, a token, and a client that retries.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceConnection {
-    claims: RetryClient,
-    /// A budget is for new work. What is done has to be recorded, until the deadline.
-    ends: RetryClient,
+    client: RetryClient,
     url: String,
     authorization: Option<HeaderValue>,
 }
@@ -82,12 +76,12 @@ impl ServiceConnection {
             value.set_sensitive(true);
         }
         let client = client.without_keys().attempt_timeout(ATTEMPT_TIMEOUT);
-        let policy = client.retry_policy();
-        let claims =
-            client.clone().policy(RetryPolicy { attempts_max: CLAIM_ATTEMPTS_MAX, ..policy });
-        let (attempts_max, budget) = (END_ATTEMPTS_MAX, BudgetRule::Unlimited);
-        let ends = client.policy(RetryPolicy { attempts_max, budget, ..policy });
-        Ok(Self { claims, ends, url: url.trim_end_matches('/').to_owned(), authorization })
+        // Without a budget, until the deadline: a claim that is given up may have been granted, and
+        // what was done has to be recorded. Meanwhile the caller begins nothing else.
+        let (attempts_max, budget) = (ATTEMPTS_MAX, BudgetRule::Unlimited);
+        let policy = RetryPolicy { attempts_max, budget, ..client.retry_policy() };
+        let client = client.policy(policy);
+        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), authorization })
     }
 
     /// Renews a claim within a time; the length of the new lease, which counts from before this.
@@ -121,9 +115,8 @@ impl ServiceConnection {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
         let client = match within {
-            Some(within) => &self.ends.clone().deadline(Some(within)),
-            None if path == CLAIMS => &self.claims,
-            None => &self.ends,
+            Some(within) => &self.client.clone().deadline(Some(within)),
+            None => &self.client,
         };
         let answer = client.send(request).await?;
         let status = answer.status();

@@ -11,7 +11,7 @@ use serde_json::{
 
 use crate::claim::ClaimGuard;
 use crate::clock;
-use crate::connection::{CLAIMS, ServiceConnection, ServiceError, format_error};
+use crate::connection::{ServiceConnection, ServiceError, format_error};
 use crate::retry_client::RetryClient;
 
 /// For the renewal of a claim that waited before it was granted.
@@ -64,11 +64,27 @@ pub struct OperationResult {
     pub body_base64: Option<String>,
 }
 
+/// The answer to a claim: the members of either outcome. An enum by `outcome` could not keep the
+/// text of a result.
 #[derive(Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-enum ClaimAnswer {
-    Execute { claim: String, fence: u64, attempt: u32, lease_ms: u64 },
-    Replay { result: Option<OperationResult> },
+struct ClaimAnswer {
+    outcome: ClaimOutcome,
+    #[serde(default)]
+    claim: String,
+    #[serde(default)]
+    fence: u64,
+    #[serde(default)]
+    attempt: u32,
+    #[serde(default)]
+    lease_ms: u64,
+    result: Option<OperationResult>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ClaimOutcome {
+    Execute,
+    Replay,
 }
 
 impl ClaimRequest {
@@ -177,29 +193,35 @@ impl ServiceClient {
     /// If the service refuses it or does not answer. Both leave the operation not begun here.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<ClaimedKey, ServiceError> {
         let asked_at = clock::since_boot();
-        match self.connection.call(CLAIMS, request, None).await? {
-            ClaimAnswer::Replay { result } => Ok(ClaimedKey::Replay(result)),
-            ClaimAnswer::Execute { claim, fence, attempt, lease_ms } => {
-                let mut lease = Duration::from_millis(lease_ms);
-                let mut asked_at = asked_at;
-                if clock::since_boot().saturating_sub(asked_at) > lease / 3 {
-                    // The claim waited: only the server knows how long its lease is.
-                    asked_at = clock::since_boot();
-                    let renewed =
-                        self.connection.renew(&claim, lease.max(RENEWAL_TIMEOUT_MIN)).await;
-                    if renewed.is_err() {
-                        // Nothing was begun.
-                        self.connection
-                            .end("release", &json!({ "claim": claim, "counted": false }))
-                            .await?;
-                    }
-                    lease = renewed?;
-                }
-                let connection = self.connection.clone();
-                let guard = ClaimGuard::new(connection, claim, fence, attempt, lease, asked_at);
-                Ok(ClaimedKey::Execute(Box::new(guard)))
+        let answer: ClaimAnswer = self.connection.call("claims", request, None).await?;
+        match answer.outcome {
+            ClaimOutcome::Replay => Ok(ClaimedKey::Replay(answer.result)),
+            ClaimOutcome::Execute => {
+                self.guard(answer, asked_at).await.map(Box::new).map(ClaimedKey::Execute)
             }
         }
+    }
+
+    async fn guard(
+        &self,
+        granted: ClaimAnswer,
+        mut asked_at: Duration,
+    ) -> Result<ClaimGuard, ServiceError> {
+        let ClaimAnswer { claim, fence, attempt, lease_ms, .. } = granted;
+        let mut lease = Duration::from_millis(lease_ms);
+        if clock::since_boot().saturating_sub(asked_at) > lease / 3 {
+            // The claim waited: only the server knows how long its lease is.
+            asked_at = clock::since_boot();
+            let renewed = self.connection.renew(&claim, lease.max(RENEWAL_TIMEOUT_MIN)).await;
+            if renewed.is_err() {
+                // Nothing was begun.
+                let release = json!({ "claim": claim, "counted": false });
+                self.connection.end("release", &release).await?;
+            }
+            lease = renewed?;
+        }
+        let connection = self.connection.clone();
+        Ok(ClaimGuard::new(connection, claim, fence, attempt, lease, asked_at))
     }
 }
 

@@ -37,8 +37,7 @@ from .wire import (
     unknown_call,
 )
 
-CLAIM_ATTEMPTS_MAX = 10
-END_ATTEMPTS_MAX = 30
+ATTEMPTS_MAX = 30
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,28 +118,23 @@ class Connection:
         headers = {"Content-Type": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        inner = transport or httpx.HTTPTransport()
-
-        def client(policy: RetryPolicy) -> httpx.Client:
-            return httpx.Client(
-                base_url=url.rstrip("/") + "/v1/",
-                headers=headers,
-                timeout=90,
-                transport=RetryTransport(inner, policy=policy, key_header=None),
-            )
-
-        self._claims = client(replace(policy, attempts_max=CLAIM_ATTEMPTS_MAX))
-        # A budget is for new work. What is done has to be recorded, until the deadline.
-        self._ends = client(replace(policy, attempts_max=END_ATTEMPTS_MAX, budget=None))
+        # Without a budget, until the deadline: a claim that is given up may have been granted, and
+        # what was done has to be recorded. Meanwhile the caller begins nothing else.
+        policy = replace(policy, attempts_max=ATTEMPTS_MAX, budget=None)
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + "/v1/",
+            headers=headers,
+            timeout=90,
+            transport=RetryTransport(transport, policy=policy, key_header=None),
+        )
         self.renewer = Renewer(self.renew)
 
     def call(self, path: str, body: Any) -> dict[str, Any]:
-        client = self._claims if path == "claims" else self._ends
-        return decode(client.post(path, content=encode(body)))
+        return decode(self._http.post(path, content=encode(body)))
 
     def renew(self, claim: str, within: float) -> float:
         answer = decode(
-            self._ends.post(
+            self._http.post(
                 "claims/renew",
                 content=encode({"claim": claim}),
                 extensions={"semel_deadline": within, "timeout": httpx.Timeout(within).as_dict()},
@@ -149,8 +143,7 @@ class Connection:
         return float(answer["lease_ms"]) / 1000
 
     def close(self) -> None:
-        self._claims.close()
-        self._ends.close()
+        self._http.close()
 
 
 class Run(Generic[R]):
