@@ -480,7 +480,7 @@ pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};
 pub use refusal::CallerFailure;
 pub use replay_headers::may_be_kept;
-pub use reply::{refusal, refusal_in};
+pub use reply::{add_retry_advice, refusal, refusal_in};
 pub use semel::{INBOX_RETENTION, Lease, Sender};
 pub use service::Idempotency;
 #[cfg(feature = "webhooks")]
