@@ -245,7 +245,7 @@ impl RemoteClaimDriver {
         shared.events.emit(&claim.id, EventKind::Claimed(grant));
         // Counted now: another process may end it.
         let kept = RecordAction::Release(Release::Rerun);
-        shared.quota.count(&claim, &kept, grant.attempt, shared.clock.now());
+        shared.quota.count(&claim, None, &kept, grant.attempt, shared.clock.now());
         RemoteClaim::Execute(grant)
     }
 
@@ -260,7 +260,7 @@ impl RemoteClaimDriver {
         if !shared.breaker.admits(shared.clock) {
             return ClaimStep::Next(self.flow.on_store_away(asked));
         }
-        if let Some(problem) = shared.quota.refuses(ScopedCallerRef::of(&id), asked)
+        if let Some(problem) = shared.quota.refuses(ScopedCallerRef::of(&id), None, asked)
             && let Some(step) = self.check_known(&shared, &id, problem).await
         {
             return ClaimStep::Next(step);
