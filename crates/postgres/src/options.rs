@@ -18,7 +18,7 @@ use crate::{error::PostgresUrlError, table_names::TableNames};
 
 /// Without the feature `tls` no connection is encrypted.
 #[cfg(not(feature = "tls"))]
-pub(crate) type MakeRustlsConnect = tokio_postgres::NoTls;
+pub(crate) use tokio_postgres::NoTls as MakeRustlsConnect;
 
 /// The URL parameters of Semel.
 const SEMEL_PARAMETERS: [&str; 8] = [

@@ -15,7 +15,7 @@ use super::{
     pipeline::{self, BeginReply},
     row::{self, LockedLookup, RUNNING, RecordKey, RecordValues, SqlParameter, TypedSql},
     statements::{TABLE_NAME, TableStatements},
-    transaction::StatementNaming,
+    transaction::PrepareMode,
 };
 use crate::error::{ErrorClass, corrupt, describe, store_error};
 
@@ -33,7 +33,7 @@ pub type PgTransactionalStore = TransactionalStore<PgDatabase>;
 pub struct PgDatabase {
     pool: Pool,
     statements: Arc<OnceCell<Arc<TableStatements>>>,
-    naming: StatementNaming,
+    prepare: PrepareMode,
 }
 
 impl PgDatabase {
@@ -41,7 +41,7 @@ impl PgDatabase {
     /// first operation looks up by its unqualified name.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
-        Self { pool, statements: Arc::default(), naming: StatementNaming::Named }
+        Self { pool, statements: Arc::default(), prepare: PrepareMode::Once }
     }
 
     /// Prepares no statement under a name. A pooler in transaction mode needs this: behind it, the
@@ -49,7 +49,7 @@ impl PgDatabase {
     /// as much of the server's time for its record.
     #[must_use]
     pub const fn with_unnamed_statements(mut self) -> Self {
-        self.naming = StatementNaming::Unnamed;
+        self.prepare = PrepareMode::Each;
         self
     }
 
@@ -65,7 +65,7 @@ impl PgDatabase {
             Some(statements) => statements,
             None => Box::pin(self.statements.get_or_try_init(|| statements(&object))).await?,
         };
-        Ok(PgTransaction::new(object, Arc::clone(statements), self.naming))
+        Ok(PgTransaction::new(object, Arc::clone(statements), self.prepare))
     }
 }
 

@@ -10,13 +10,13 @@ use super::{
     statements::TableStatements,
 };
 
-/// Whether the statements that begin and commit an operation are prepared under a name.
+/// When the statements that begin and commit an operation are prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StatementNaming {
-    /// Once on each connection.
-    Named,
-    /// Prepared for each use, because another client may use the session in between.
-    Unnamed,
+pub(super) enum PrepareMode {
+    /// Once on each connection, under a name.
+    Once,
+    /// For each use, without a name: another client may use the session in between.
+    Each,
 }
 
 /// An open transaction, through which an operation writes. It dereferences to its connection:
@@ -29,16 +29,16 @@ pub struct PgTransaction {
     /// The transaction id in PostgreSQL.
     transaction_id: i64,
     statements: Arc<TableStatements>,
-    naming: StatementNaming,
+    prepare: PrepareMode,
 }
 
 impl PgTransaction {
     pub(super) const fn new(
         object: Object,
         statements: Arc<TableStatements>,
-        naming: StatementNaming,
+        prepare: PrepareMode,
     ) -> Self {
-        Self { object: Some(object), transaction_id: 0, statements, naming }
+        Self { object: Some(object), transaction_id: 0, statements, prepare }
     }
 
     pub(super) const fn numbered(mut self, transaction_id: i64) -> Self {
@@ -56,7 +56,7 @@ impl PgTransaction {
 
     /// Prepares the statements that begin and commit an operation, if they are named.
     pub(super) async fn prepare_all(&self) -> Result<(), Error> {
-        if self.naming == StatementNaming::Named {
+        if self.prepare == PrepareMode::Once {
             for sql in [&self.statements.lock, &self.statements.read, &self.statements.record] {
                 self.prepare_typed_cached(&sql.text, sql.types).await?;
             }
@@ -70,12 +70,12 @@ impl PgTransaction {
         sql: &TypedSql,
         parameters: &[SqlParameter<'_>],
     ) -> Result<Vec<Row>, Error> {
-        match self.naming {
-            StatementNaming::Named => {
+        match self.prepare {
+            PrepareMode::Once => {
                 let statement = self.prepare_typed_cached(&sql.text, sql.types).await?;
                 self.query(&statement, parameters).await
             }
-            StatementNaming::Unnamed => self.try_query_rows(sql, parameters).await,
+            PrepareMode::Each => self.try_query_rows(sql, parameters).await,
         }
     }
 

@@ -2,13 +2,14 @@
 
 use http::{HeaderMap, HeaderName};
 
+pub(crate) use self::NoSignature as Signature;
 use crate::refusal::RequestRefusal;
 
 /// It has no value.
 #[derive(Clone, Debug)]
-pub(crate) enum Signature {}
+pub(crate) enum NoSignature {}
 
-impl Signature {
+impl NoSignature {
     pub(crate) const fn signs(&self, _: &HeaderName) -> bool {
         match *self {}
     }
