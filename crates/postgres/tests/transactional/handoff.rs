@@ -214,7 +214,8 @@ async fn hand_offs_do_not_keep_the_pool_from_growing() {
         }
     };
     timeout(TEST_TIMEOUT, grown).await.expect("all connections are made");
-    // Real time must pass: three times the latency of an attempt that would replace a cancelled one.
+    // Real time must pass: three times the latency of an attempt that would replace a cancelled
+    // one.
     sleep(Duration::from_millis(300)).await;
     tasks.shutdown().await;
     assert_eq!(made.load(Ordering::Relaxed), 4, "no attempt was cancelled");
