@@ -177,7 +177,8 @@ impl TestResponse {
         assert_eq!((self.status.as_u16(), &*self.document_slug()), (status, slug), "{self:?}");
     }
 
-    /// Asserts that the response is a replay of what `first` is: the same status, body and trailers,
+    /// Asserts that the response is a replay of what `first` is: the same status, body and
+    /// trailers,
     /// the headers that every replay has, and no header that `first` has not, in the same order.
     ///
     /// # Panics

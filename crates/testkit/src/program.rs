@@ -76,7 +76,8 @@ impl Program {
         self.log_lines().iter().flat_map(|line| [line, "\n"]).collect()
     }
 
-    /// The address in the first line of the log with this text before a URL, such as `listening on`.
+    /// The address in the first line of the log with this text before a URL, such as `listening
+    /// on`.
     #[must_use]
     pub fn logged_address(&self, text: &str) -> Option<SocketAddr> {
         self.log.state().lines.iter().find_map(|line| address_after(text, line))

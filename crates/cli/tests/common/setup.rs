@@ -18,7 +18,8 @@ use super::{Gateway, Records, TEST_TIMEOUT, Upstream, WriteBlock, semel_command}
 
 const CONFIG_ARGUMENT: &str = "--config=semel.toml";
 
-/// The configuration of a gateway, in pieces of TOML. Its folder, and so its store, is shared by all
+/// The configuration of a gateway, in pieces of TOML. Its folder, and so its store, is shared by
+/// all
 /// gateways that are started from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {

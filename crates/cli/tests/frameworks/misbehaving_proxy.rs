@@ -131,7 +131,7 @@ impl Shared {
     fn ask(&self, request: &Message) -> io::Result<Message> {
         let mut server = Connection::open(self.server);
         server.send(&request.bytes())?;
-        server.answer()
+        server.message()
     }
 
     /// Whether the connection goes on.

@@ -165,7 +165,7 @@ async fn a_key_set_is_fetched_over_https_from_an_issuer_that_a_ca_certifies() {
     let (authority, other) = (Authority::new(), Authority::new());
     let url = authority.serve_tls_before(server.address()).await;
     for (trusted, status) in [(&authority, 201), (&other, 503)] {
-        let setup = Setup::new(&upstream.url()).defaults(&jwt_rule(&format!("{url}/jwks.json")));
+        let setup = Setup::new(&upstream.url()).defaults(jwt_rule(&format!("{url}/jwks.json")));
         let ca = setup.file().with_file_name("ca.pem");
         fs::write(&ca, trusted.pem()).unwrap();
         let setup = setup.environment("SSL_CERT_FILE", ca.to_str().unwrap());

@@ -21,7 +21,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::harness::{Answer, Gate, Harness, ORDER};
+use crate::harness::{Gate, Harness, ORDER, TestResponse};
 
 /// How late an answer may be on a busy machine.
 const SLACK: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-async fn send(to: SocketAddr, headers: &[(&str, &str)]) -> Answer {
+async fn send(to: SocketAddr, headers: &[(&str, &str)]) -> TestResponse {
     let stream = TokioIo::new(TcpStream::connect(to).await.unwrap());
     let (mut sender, connection) = http1::handshake(stream).await.unwrap();
     tokio::spawn(connection);
@@ -45,7 +45,7 @@ async fn send(to: SocketAddr, headers: &[(&str, &str)]) -> Answer {
         request = request.header(*name, *value);
     }
     let request = request.body(Full::new(Bytes::from(ORDER))).unwrap();
-    Answer::read(sender.send_request(request).await.unwrap()).await
+    TestResponse::read(sender.send_request(request).await.unwrap()).await
 }
 
 fn layer(harness: &Harness, callers: Callers) -> IdempotencyLayer {
