@@ -282,7 +282,7 @@ fn the_session_in_the_guide_to_callers_prints_what_it_shows() {
         r#"{"iss":"https://issuer.example","aud":"payments","sub":"zoe","exp":4102444800}"#;
     let part = |text: &str| data_encoding::BASE64URL_NOPAD.encode(text.as_bytes());
     write("token.txt", &[&part(r#"{"alg":"RS256"}"#), &part(claims), "c2ln"].join("."));
-    let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+    let output = semel_command()
         .current_dir(folder.path())
         .args(command.split_whitespace())
         .stdin(fs::File::open(folder.path().join("token.txt")).unwrap())
