@@ -82,6 +82,7 @@
 mod arrivals;
 mod breaker;
 mod cache;
+mod caller_changes;
 mod clock;
 mod deadline;
 mod engine;
@@ -99,7 +100,7 @@ pub mod transactional;
 
 pub use arrivals::{Arrival, Sender};
 pub use deadline::Deadline;
-pub use engine::{Admission, BeginRequest, Builder, Pending, Semel};
+pub use engine::{Admission, BeginRequest, Builder, Pending, RemoteClaim, RemoteFinish, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{

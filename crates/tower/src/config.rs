@@ -46,8 +46,8 @@ pub(crate) struct LayerConfig {
     pub(crate) forwarded_host: bool,
     pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
-    /// The deadlines of clients that count.
-    pub(crate) deadline: Option<DeadlineRule>,
+    /// The deadlines of clients that count, and what the service sees of them.
+    pub(crate) deadline: DeadlineRule,
     pub(crate) replay_headers: ReplayHeaders,
     /// What pages of other origins may do.
     pub(crate) cors: Option<Arc<Cors>>,
@@ -87,7 +87,7 @@ impl LayerConfig {
             forwarded_host: false,
             subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
-            deadline: None,
+            deadline: DeadlineRule::new([]),
             replay_headers: ReplayHeaders::default(),
             cors: None,
             lookup: None,
@@ -106,8 +106,7 @@ impl LayerConfig {
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<Deadline>, RequestRefusal> {
-        let Some(rule) = &self.deadline else { return Ok(None) };
-        let left = rule.time_left(headers, now())?;
+        let left = self.deadline.time_left(headers, now())?;
         Ok(left.map(|left| self.semel.deadline_in(left)))
     }
 
@@ -247,7 +246,7 @@ impl LayerConfig {
         preflighted_method(method, headers)?;
         let counted = self.fingerprint.headers.iter();
         let counted = counted.filter_map(|name| HeaderName::try_from(name.as_str()).ok());
-        let deadlines = self.deadline.iter().flat_map(DeadlineRule::header_names);
+        let deadlines = self.deadline.header_names();
         let read = self.key.headers().into_iter().chain(self.callers.named().iter().cloned());
         Some(cors.preflight(headers, &self.methods, read.chain(counted).chain(deadlines)))
     }

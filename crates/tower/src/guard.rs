@@ -403,6 +403,7 @@ pub(crate) fn guarded(
     let former = config.former.ids(&id, parts);
     let mut operation = BeginRequest::new(id, fingerprint, policy);
     operation.former = former;
+    operation.sender = parts.extensions.get::<Sender>().copied().unwrap_or_default();
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     operation.captured = Captured::new(captured);
@@ -440,9 +441,7 @@ where
     ResB::Error: Into<BoxError>,
 {
     ask_for_identity(request.headers_mut(), grpc);
-    if let Some(rule) = &config.deadline {
-        rule.rewrite(request.headers_mut(), lease.deadline(), config::now());
-    }
+    config.deadline.rewrite(request.headers_mut(), lease.deadline(), config::now());
     request.extensions_mut().insert(lease.clone());
     if (config.record_outcome || lease.fence().is_none())
         && let Some(slot) = client.upgrade()

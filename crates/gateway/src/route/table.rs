@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
@@ -12,8 +13,8 @@ use semel::{
     core::{Dialect, Problem, RetryContext, Scope},
 };
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, ResponseCors, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, preflighted_method, refusal_in,
+    Body, BoxError, DeadlineRule, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, ResponseCors,
+    Signature, header::IDEMPOTENCY_OUTCOME, is_grpc_request, preflighted_method, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -122,6 +123,7 @@ impl RouteTable {
         pools: &PoolMap,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
+        let upstream = config.gateway.upstream.as_ref().context("there is no upstream")?;
         let forward = |upstream: &Arc<semel_config::Upstream>, scope, read: &[HeaderName]| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&context.metrics));
             anyhow::Ok(Forward::new(pool, metrics, scope, trust, read.to_vec()))
@@ -145,9 +147,10 @@ impl RouteTable {
                     if let Some(path) = &guard.lookup {
                         layer = layer.lookup(path.clone());
                     }
-                    if let Some(deadline) = &guard.deadline {
-                        layer = layer.deadline(deadline.rule(route.upstream.timeout));
-                    }
+                    layer = layer.deadline(match &guard.deadline {
+                        Some(deadline) => deadline.rule(route.upstream.timeout),
+                        None => DeadlineRule::new([]).service_timeout(route.upstream.timeout),
+                    });
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
@@ -181,9 +184,9 @@ impl RouteTable {
         };
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
-            strict: StrictRoutes::new(config),
+            strict: StrictRoutes::new(config, upstream),
             second_readings: LogThrottle::default(),
-            fallback: forward(&config.gateway.upstream, None, &[])?,
+            fallback: forward(upstream, None, &[])?,
             unmatched: Unmatched::new(config, context),
             metrics: Arc::clone(&context.metrics),
             failures: Arc::new(LogThrottle::default()),

@@ -9,6 +9,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
@@ -52,6 +53,7 @@ pub(crate) struct Driver {
     /// Former identities of the record, until they were looked up.
     former: Vec<RecordId>,
     plan: Plan,
+    peer: Option<IpAddr>,
     deadline: Option<Deadline>,
     flow: Flow,
     step: Action,
@@ -79,13 +81,13 @@ impl Driver {
         now: ProcessTime,
     ) -> Self {
         let former = std::mem::take(&mut operation.former);
-        let deadline = operation.deadline;
+        let (deadline, peer) = (operation.deadline, operation.sender.peer());
         let owner = OwnerToken::from_bytes([0; 16]);
         let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         let (flow, step) = Flow::begin(plan, now);
         let entry = UnsettledClaim { claim, flow, plan, began: now };
         let (permit, reply_tx) = (Some(permit), Some(reply_tx));
-        Self { former, deadline, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
+        Self { former, peer, deadline, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
     }
 
     /// Retries a claim that may have been granted and whose client already has its reply.
@@ -101,6 +103,7 @@ impl Driver {
             claim,
             former: Vec::new(),
             plan,
+            peer: None,
             deadline: None,
             flow,
             step: Action::Sleep,
@@ -241,7 +244,8 @@ impl Driver {
     /// claim adds none.
     async fn check_quota(&mut self) -> Option<Action> {
         self.reply_tx.as_ref()?;
-        let problem = self.shared.quota.refuses(ScopedCallerRef::of(&self.claim.id), self.asked)?;
+        let caller = ScopedCallerRef::of(&self.claim.id);
+        let problem = self.shared.quota.refuses(caller, self.peer, self.asked)?;
         match self.get(&self.claim.id).await {
             Ok(Some(_)) => {
                 self.asked = self.shared.clock.now();
@@ -357,6 +361,8 @@ impl Driver {
     ) -> Action {
         let _renewal = self.renew(grant);
         self.shared.events.emit(&self.claim.id, EventKind::Claimed(grant));
+        let (Claim { id, fingerprint, .. }, asked) = (&self.claim, self.asked);
+        self.shared.caller_changes.granted(id, *fingerprint, asked, &self.shared.events);
         let result = running.await.unwrap_or_else(|| {
             self.shared.events.emit(&self.claim.id, EventKind::Panicked(grant.fence));
             ExecutionResult::Broken(Reason::Panicked)
@@ -407,7 +413,9 @@ impl Driver {
     ) {
         if fenced == Fenced::Applied {
             let attempt = self.lease.as_ref().map_or(1, Lease::attempt);
-            self.shared.quota.count(&self.claim, &finish.action, attempt, now);
+            self.shared.quota.count(&self.claim, self.peer, &finish.action, attempt, now);
+            let Claim { id, fingerprint, .. } = &self.claim;
+            self.shared.caller_changes.ended(id, *fingerprint, &finish.action, now);
         }
         let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.report_lost(fence),

@@ -16,5 +16,6 @@ mod observing;
 mod once;
 mod overtaken;
 mod quotas;
+mod remote;
 mod unguarded;
 mod waiting;
