@@ -92,7 +92,7 @@ impl Orders {
         let mut connection = Connection::open(self.0.address);
         connection.send(request.as_bytes()).unwrap();
         let answer = connection.answer().unwrap();
-        (answer.status(), serde_json::from_slice(&answer.body).unwrap_or_default())
+        (answer.status.as_u16(), serde_json::from_slice(&answer.body).unwrap_or_default())
     }
 
     /// How many orders were made.

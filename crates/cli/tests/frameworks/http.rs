@@ -86,7 +86,7 @@ impl Connection {
         Message::read(&mut self.stream)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    fn answer(&mut self) -> io::Result<TestResponse> {
+    pub(crate) fn answer(&mut self) -> io::Result<TestResponse> {
         Ok(TestResponse::parse(&self.message()?.bytes()).expect("a whole response"))
     }
 

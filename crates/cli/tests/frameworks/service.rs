@@ -44,7 +44,7 @@ impl Service {
     /// Kills the server, where it runs, and starts it again at the same address.
     pub(crate) fn restart(&mut self) {
         drop(self.process.take());
-        let mut semel = Command::new(env!("CARGO_BIN_EXE_semel"));
+        let mut semel = crate::common::semel_command();
         semel.arg("serve").arg("--config").arg(self.folder.path().join("semel.toml"));
         semel.args(["--api", &self.address.to_string()]);
         let store = self.folder.path().join("semel.db");

@@ -4,7 +4,7 @@ use http::{HeaderValue, Request};
 use serde_json::Value;
 
 use crate::common::{
-    Answer, ClientRequest, Gateway, ORDER, Reply, Setup, Upstream, charge, get, send,
+    ClientRequest, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, get, send,
 };
 
 const SHOP: &str = "https://shop.example";
@@ -26,7 +26,7 @@ fn preflight(origin: &str, path: &str, method: &str) -> ClientRequest {
     from(origin, with(request, "access-control-request-method", method))
 }
 
-fn allowed(answer: &Answer) -> Option<&str> {
+fn allowed(answer: &TestResponse) -> Option<&str> {
     answer.header("access-control-allow-origin")
 }
 

@@ -1,11 +1,11 @@
 //! Clients whose credential changes between the attempts of one operation.
 
 use crate::common::{
-    Answer, Gateway, ORDER, Reply, Setup, Upstream, charge, local, send, wait_until,
+    Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, local, send, wait_until,
 };
 
 /// Sends the key with this token.
-async fn attempt(gateway: &Gateway, key: &str, token: &str) -> Answer {
+async fn attempt(gateway: &Gateway, key: &str, token: &str) -> TestResponse {
     let mut request = charge(key, ORDER);
     let credential = format!("Bearer {token}").parse().unwrap();
     request.headers_mut().insert("authorization", credential);

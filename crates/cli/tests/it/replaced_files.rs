@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use tokio::time::{Instant, sleep};
 
 use crate::common::{
-    Answer, Gateway, ORDER, Setup, TEST_TIMEOUT, Upstream, charge, local, on_sqlite, send,
+    Gateway, ORDER, Setup, TEST_TIMEOUT, TestResponse, Upstream, charge, local, on_sqlite, send,
 };
 
 /// A gateway with the completed key `known`, and its files.
@@ -13,7 +13,7 @@ struct Served {
     upstream: Upstream,
     setup: Setup,
     gateway: Gateway,
-    known: Answer,
+    known: TestResponse,
 }
 
 impl Served {
