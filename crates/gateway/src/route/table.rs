@@ -141,12 +141,6 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context, caller_verifiers)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
-                    if let Some(cors) = &guard.cors {
-                        layer = layer.cors(cors.rule());
-                    }
-                    if let Some(path) = &guard.lookup {
-                        layer = layer.lookup(path.clone());
-                    }
                     layer = layer.deadline(match &guard.deadline {
                         Some(deadline) => deadline.rule(route.upstream.timeout),
                         None => DeadlineRule::new([]).service_timeout(route.upstream.timeout),
@@ -559,6 +553,12 @@ fn build_layer(
         .record_outcome(true);
     for (name, source) in &guard.capture {
         layer = layer.capture(name, source.clone());
+    }
+    if let Some(cors) = &guard.cors {
+        layer = layer.cors(cors.rule());
+    }
+    if let Some(path) = &guard.lookup {
+        layer = layer.lookup(path.clone());
     }
     if guard.keep_under_body_keys {
         layer = layer.keep_under_body_keys();
