@@ -48,7 +48,7 @@ async fn api() -> TestApi {
 }
 
 impl TestApi {
-    async fn call_as(&self, sender: &str, path: &str, body: impl Into<String>) -> TestAnswer {
+    async fn call_as(&self, sender: &str, path: &str, body: impl Into<String>) -> TestResponse {
         let request = http::Request::post(format!("/v1/{path}"))
             .header("host", "localhost")
             .header("authorization", format!("Bearer {}", secret_in(sender)))
@@ -57,7 +57,7 @@ impl TestApi {
         self.ask(request.body(body.into()).unwrap()).await
     }
 
-    async fn call(&self, path: &str, body: Value) -> TestAnswer {
+    async fn call(&self, path: &str, body: Value) -> TestResponse {
         self.call_as("JOBS", path, body.to_string()).await
     }
 
@@ -65,7 +65,11 @@ impl TestApi {
     async fn granted(&self, key: &str, attempt: u8) -> Value {
         let answer = self.call("claims", claim(key, attempt)).await;
         let granted = answer.json();
-        assert_eq!((answer.status, &granted["outcome"]), (200, &json!("execute")), "{granted}");
+        assert_eq!(
+            (answer.status.as_u16(), &granted["outcome"]),
+            (200, &json!("execute")),
+            "{granted}"
+        );
         granted
     }
 }
@@ -101,7 +105,8 @@ async fn a_result_is_replayed_byte_for_byte() {
         let text = String::from_utf8(replay.body.to_vec()).unwrap();
         let sent = result.split_once("\"body").unwrap().1;
         assert!(text.contains(&format!("\"body{sent}")), "{text}");
-        assert!(text.ends_with(",\"retained\":true}") && replay.kind == "application/json");
+        assert!(text.ends_with(",\"retained\":true}"), "{text}");
+        assert_eq!(replay.header("content-type"), Some("application/json"));
     }
     let granted = api.granted("nothing", 1).await;
     api.call("claims/complete", json!({ "claim": granted["claim"] })).await;
@@ -117,14 +122,14 @@ async fn a_repeated_claim_is_the_same_claim() {
     let again = api.granted("k", 1).await;
     assert_eq!((&first["fence"], &first["attempt"]), (&again["fence"], &again["attempt"]));
     let other = api.call("claims", claim("k", 2)).await;
-    other.is_problem(409, "in-progress");
+    other.assert_api_problem(409, "in-progress");
     // Either text of the claim is good.
     let renewed = api.call("claims/renew", json!({ "claim": again["claim"], "lease": "1m" })).await;
     assert_eq!(renewed.json(), json!({ "outcome": "renewed", "lease_ms": 60000 }));
     let done = api.call("claims/complete", json!({ "claim": first["claim"] })).await;
     assert_eq!(done.status, 200);
     let result = json!({ "claim": again["claim"], "result": { "body": 7 } });
-    api.call("claims/complete", result).await.is_problem(409, "result-differs");
+    api.call("claims/complete", result).await.assert_api_problem(409, "result-differs");
 }
 
 #[tokio::test]
@@ -140,9 +145,9 @@ async fn a_claim_that_ended_is_lost_to_every_call() {
         }
         for path in ["claims/complete", "claims/renew", "claims/hold"] {
             let answer = api.call(path, json!({ "claim": claim_text })).await;
-            answer.is_problem(409, "claim-lost");
+            answer.assert_api_problem(409, "claim-lost");
         }
-        api.call("claims", claim(&key, 1)).await.is_problem(409, "claim-lost");
+        api.call("claims", claim(&key, 1)).await.assert_api_problem(409, "claim-lost");
         assert_eq!(api.granted(&key, 2).await["attempt"], attempt);
     }
     let claim_text = api.granted("held", 1).await["claim"].clone();
@@ -150,7 +155,7 @@ async fn a_claim_that_ended_is_lost_to_every_call() {
     for _ in 0..2 {
         assert_eq!(api.call("claims/hold", hold.clone()).await.json(), json!({"outcome": "held"}));
     }
-    api.call("claims", claim("held", 2)).await.is_problem(423, "outcome-unknown");
+    api.call("claims", claim("held", 2)).await.assert_api_problem(423, "outcome-unknown");
     let late = api.call("claims/complete", json!({ "claim": claim_text })).await;
     assert_eq!(late.json()["retained"], true);
 }
@@ -168,14 +173,14 @@ async fn a_claim_is_of_use_only_unaltered_and_to_its_own_client() {
         let path = format!("claims/{path}");
         for bad in [&*altered, "", "sc1.", &text[4..], "sc1.AAAA"] {
             let answer = api.call(&path, json!({ "claim": bad })).await;
-            answer.is_problem(400, "claim-malformed");
+            answer.assert_api_problem(400, "claim-malformed");
         }
         let of_orders = json!({ "claim": of_orders }).to_string();
         let answer = api.call_as("INVOICING", &path, of_orders).await;
-        answer.is_problem(403, "scope-forbidden");
+        answer.assert_api_problem(403, "scope-forbidden");
         let of_another = json!({ "claim": text }).to_string();
         let answer = api.call_as("INVOICING", &path, of_another).await;
-        answer.is_problem(403, "caller-unidentified");
+        answer.assert_api_problem(403, "caller-unidentified");
     }
     let renewed = api.call("claims/renew", json!({ "claim": text })).await;
     assert_eq!(renewed.status, 200, "nothing has ended it");
@@ -200,7 +205,7 @@ async fn keys_of_different_callers_never_meet() {
     assert_eq!(fences.len(), 4, "the first two are one caller");
     for (sender, caller) in [("JOBS", "tenant-1"), ("INVOICING", "jobs"), ("PLATFORM", "a\nb")] {
         let answer = api.call_as(sender, "claims", named(caller)).await;
-        answer.is_problem(403, "caller-unidentified");
+        answer.assert_api_problem(403, "caller-unidentified");
     }
     let id = requests::record_id("invoices", "app:tenant-2", "k").unwrap();
     assert!(api.semel.store().get(&id).await.unwrap().is_some());
@@ -217,18 +222,18 @@ async fn a_scope_limits_what_a_claim_may_choose() {
         (json!({ "on_unknown": "fail" }), "the scope sets"),
     ] {
         let answer = api.call("claims", small(more)).await;
-        answer.is_problem(422, "limit-exceeded");
+        answer.assert_api_problem(422, "limit-exceeded");
         assert!(answer.json()["detail"].as_str().unwrap().contains(message), "{}", answer.json());
     }
     for more in [json!({ "lease": "1ms" }), json!({ "lease": "5" }), json!({ "retention": "0s" })] {
-        api.call("claims", small(more)).await.is_problem(400, "request-malformed");
+        api.call("claims", small(more)).await.assert_api_problem(400, "request-malformed");
     }
     let shorter = json!({ "lease": "2s", "retention": "1m", "on_unknown": "hold" });
     assert_eq!(api.call("claims", small(shorter)).await.json()["lease_ms"], 2000);
     let claimed = api.call("claims", with(small(json!({})), json!({ "key": "big" }))).await.json();
     assert_eq!(claimed["lease_ms"], 5000);
     let long = json!({ "claim": claimed["claim"], "lease": "6s" });
-    api.call("claims/renew", long).await.is_problem(422, "limit-exceeded");
+    api.call("claims/renew", long).await.assert_api_problem(422, "limit-exceeded");
     let big = json!({ "claim": claimed["claim"], "result": { "body": "x".repeat(63) } });
     for _ in 0..2 {
         let answer = api.call("claims/complete", big.clone()).await.json();
@@ -246,9 +251,9 @@ async fn a_claim_that_cannot_be_meant_is_refused() {
         scopes.into_iter().chain([("orders~observed", 403, "scope-forbidden")])
     {
         let body = with(claim("k", 1), json!({ "scope": scope }));
-        api.call("claims", body).await.is_problem(status, slug);
+        api.call("claims", body).await.assert_api_problem(status, slug);
     }
-    api.call("claims", claim("", 1)).await.is_problem(400, "key-malformed");
+    api.call("claims", claim("", 1)).await.assert_api_problem(400, "key-malformed");
     for more in [
         json!({ "attempt_id": "7" }),
         json!({ "fingerprint": "7" }),
@@ -257,20 +262,22 @@ async fn a_claim_that_cannot_be_meant_is_refused() {
         json!({ "op": "claim" }),
         json!({ "on_unknown": "guess" }),
     ] {
-        api.call("claims", with(claim("k", 1), more)).await.is_problem(400, "request-malformed");
+        api.call("claims", with(claim("k", 1), more))
+            .await
+            .assert_api_problem(400, "request-malformed");
     }
     for body in ["", "[]", "{", "{\"scope\":\"a\",\"scope\":\"b\"}"] {
-        api.call_as("JOBS", "claims", body).await.is_problem(400, "request-malformed");
+        api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
     }
     let twice = r#","payload":{"a":1,"a":2}}"#;
     let body = claim("k", 1).to_string().replace('}', twice);
-    api.call_as("JOBS", "claims", body).await.is_problem(400, "request-malformed");
+    api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
     let large = format!("\"{}\"", "x".repeat(8 << 20));
-    api.call_as("JOBS", "claims/complete", large).await.is_problem(413, "body-too-large");
+    api.call_as("JOBS", "claims/complete", large).await.assert_api_problem(413, "body-too-large");
     let request = http::Request::post("/v1/claims").header("host", "localhost");
     let request = request.header("authorization", format!("Bearer {}", secret_in("JOBS")));
     let answer = api.ask(request.body(claim("k", 1).to_string().into()).unwrap()).await;
-    answer.is_problem(415, "media-type-unsupported");
+    answer.assert_api_problem(415, "media-type-unsupported");
     assert!(api.granted("k", 1).await["fence"].is_u64(), "nothing was claimed before");
 }
 
@@ -284,7 +291,7 @@ async fn a_payload_is_compared_by_its_meaning() {
     assert_eq!(api.call_as("JOBS", "claims", same).await.json()["fence"], fence);
     for other in [r#""payload":{"a":1.1,"b":[null,"é"]}"#, r#""payload":null"#, r#""about":"x""#] {
         let answer = api.call_as("JOBS", "claims", body(other)).await;
-        answer.is_problem(422, "key-reused");
+        answer.assert_api_problem(422, "key-reused");
     }
     // As `once` in Rust has it, and as a client has it that computes the hash itself.
     let fingerprint = semel::once::fingerprint(&json!({ "b": [null, "é"], "a": 1 })).unwrap();
@@ -351,8 +358,8 @@ async fn a_batch_answers_each_operation_in_order() {
     );
     assert_eq!(mixed[2]["body"]["outcome"], "released");
     operations.push(json!({ "op": "claim" }));
-    api.call("batch", json!(operations)).await.is_problem(400, "request-malformed");
-    api.call("batch", json!({ "op": "claim" })).await.is_problem(400, "request-malformed");
+    api.call("batch", json!(operations)).await.assert_api_problem(400, "request-malformed");
+    api.call("batch", json!({ "op": "claim" })).await.assert_api_problem(400, "request-malformed");
     assert_eq!(api.call("batch", json!([])).await.json(), json!([]));
 }
 
@@ -368,7 +375,7 @@ async fn without_its_store_the_api_asks_for_the_same_call_again() {
         ("claims/complete", json!({ "claim": granted["claim"] })),
     ] {
         let answer = api.call(path, body).await;
-        answer.is_problem(503, "store-unavailable");
+        answer.assert_api_problem(503, "store-unavailable");
         assert!(answer.json()["detail"].as_str().unwrap().contains("same call again"));
     }
     store.set_all(StoreCondition::Available);
@@ -383,7 +390,7 @@ async fn a_draining_server_ends_claims_and_grants_none() {
     let api = api().await;
     let granted = api.granted("k", 1).await;
     api.draining.store(true, Ordering::Relaxed);
-    api.call("claims", claim("other", 1)).await.is_problem(503, "draining");
+    api.call("claims", claim("other", 1)).await.assert_api_problem(503, "draining");
     let done = api.call("claims/complete", json!({ "claim": granted["claim"] })).await;
     assert_eq!(done.status, 200);
 }
