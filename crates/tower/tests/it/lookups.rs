@@ -9,7 +9,7 @@ use semel::{
 use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use serde_json::Value;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, charge, send, wait_until};
 
 fn as_merchant(name: &str, mut request: Request<Body>) -> Request<Body> {
     request.headers_mut().insert("x-merchant", name.parse().unwrap());
@@ -26,7 +26,7 @@ async fn seen(app: &Router, key: &str) -> (u16, Value) {
     document(&answer)
 }
 
-fn document(answer: &Answer) -> (u16, Value) {
+fn document(answer: &TestResponse) -> (u16, Value) {
     assert_eq!(answer.header("content-type"), Some("application/json"), "{answer:?}");
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     (answer.status.as_u16(), serde_json::from_slice(&answer.body).unwrap())

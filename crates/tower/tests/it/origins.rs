@@ -5,7 +5,7 @@ use http::{Method, Request, StatusCode};
 use semel::core::{Caller, Content, Key, RecordId, Scope, StateView, Store as _};
 use semel_tower::{Cors, KeyRule};
 
-use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, charge, send, wait_until};
 
 const SHOP: &str = "https://shop.example";
 const ADMIN: &str = "https://admin.example";
@@ -25,7 +25,7 @@ fn preflight(origin: &str, path: &str, method: &str) -> Request<Body> {
 }
 
 /// The allowed origin, if the page may read the headers of the layer.
-fn readable_by(answer: &Answer) -> Option<&str> {
+fn readable_by(answer: &TestResponse) -> Option<&str> {
     let exposed = answer.header("access-control-expose-headers")?;
     assert!(exposed.contains("idempotent-replayed, idempotency-problem"), "{exposed}");
     answer.header("access-control-allow-origin")
