@@ -36,6 +36,7 @@ fn semel(folder: &Path, args: &[&str]) -> Output {
         .env("MAIL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
         .env("SHOPIFY_SECRET", "a hook's secret that is long enough")
         .env("SLACK_SIGNING_SECRET", "a hook's secret that is long enough")
+        .env("JOBS_TOKEN", "the token of the jobs")
         .env("HOOK_SECRET", "a hook's secret that is long enough")
         .env("NEXT_HOOK_SECRET", "another secret that is long enough")
         .output()

@@ -76,9 +76,14 @@ impl FromToml for ProblemStatuses {
     }
 
     fn schema() -> Value {
-        let status = json!({ "type": "integer", "minimum": 400, "maximum": 599 });
+        let status = |slug| {
+            let description = format!("The status of the problem `{slug}`.");
+            json!({
+                "description": description, "type": "integer", "minimum": 400, "maximum": 599
+            })
+        };
         let properties: serde_json::Map<String, Value> =
-            slugs().map(|slug| (slug.to_owned(), status.clone())).collect();
+            slugs().map(|slug| (slug.to_owned(), status(slug))).collect();
         json!({ "type": "object", "properties": properties, "additionalProperties": false })
     }
 }

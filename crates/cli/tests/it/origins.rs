@@ -38,7 +38,7 @@ async fn upstream() -> Upstream {
 /// Guards `POST /charges` only, so that other methods of the path are the upstream's.
 fn setup(upstream: &Upstream, lines: &str) -> Setup {
     Setup::new(&upstream.url())
-        .tables(&format!("[[route]]\nmatch = \"POST /charges\"\nscope = \"payments\"\n{lines}\n"))
+        .tables(format!("[[route]]\nmatch = \"POST /charges\"\nscope = \"payments\"\n{lines}\n"))
 }
 
 #[tokio::test]
