@@ -48,7 +48,8 @@ impl Setup {
 
     /// Whether it has no upstream, and so serves the API alone.
     pub(super) fn is_api_alone(&self) -> bool {
-        self.upstream == "\"\"" && self.whole.is_none()
+        let has_upstream = self.upstream != "\"\"" || self.gateway.contains("upstream");
+        !has_upstream && self.whole.is_none()
     }
 
     /// In front of the upstream at this URL, guarding every POST and PATCH, for callers with a

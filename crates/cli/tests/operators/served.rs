@@ -142,7 +142,8 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     assert!(refused.assert_exit(1).stderr.contains("is not the server's"), "{refused:?}");
     wait_until("the refusal is in the log", || {
         let log = server.gateway.log();
-        log.contains("token is missing or wrong") && log.contains("/v1/resolve")
+        log.contains("the token is missing, wrong or of another role")
+            && log.contains("/v1/resolve")
     });
     // Nothing was changed.
     server.charge("k-1").assert_problem(423, "outcome-unknown");
