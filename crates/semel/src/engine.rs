@@ -3,6 +3,7 @@
 mod drive;
 mod maintenance;
 mod observe;
+mod operation;
 mod pending;
 mod renewals;
 mod unsettled;
@@ -18,20 +19,18 @@ use std::{
 };
 
 use semel_core::{
-    About, Action, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName,
-    OwnerToken, Plan, Policy, Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError,
-    StoreErrorKind,
+    About, Action, Caller, Captured, Claim, Fingerprint, Flow, NodeName, OwnerToken, Plan, Policy,
+    Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
-pub use self::pending::Pending;
 use self::{
-    drive::{Driver, Execute},
-    maintenance::Maintenance,
-    observe::Unrecorded,
-    renewals::Renewals,
-    unsettled::UnsettledClaims,
-    watches::Watches,
+    drive::Driver, maintenance::Maintenance, observe::Unrecorded, operation::ClientOperation,
+    renewals::Renewals, unsettled::UnsettledClaims, watches::Watches,
+};
+pub use self::{
+    operation::{ExecutionOutput, RestOfExecution},
+    pending::{OperationReply, OwnExecution, Pending, Recorded},
 };
 use crate::{
     Lease,
@@ -390,15 +389,19 @@ impl Semel {
     /// case the lease has no fence; if the claim turns out to be granted, the result is recorded
     /// all the same.
     ///
+    /// Beside the result for the record, the operation may return a value for this request alone:
+    /// see [`ExecutionOutput`].
+    ///
     /// An operation may block its thread if the runtime has another one, which renews the lease.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn begin<E, F>(&self, operation: BeginRequest, execute: E) -> Pending
+    pub fn begin<T, E, F>(&self, operation: BeginRequest, execute: E) -> Pending<T>
     where
+        T: Send + 'static,
         E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = ExecutionResult> + Send + 'static,
+        F: Future<Output = ExecutionOutput<T>> + Send + 'static,
     {
         self.start_maintenance();
         let shared = &self.shared;
@@ -434,12 +437,12 @@ impl Semel {
             return Pending::ready(reply);
         };
         let (reply_tx, reply_rx) = oneshot::channel();
-        let owner = Pending::owner(reply_rx, shared, &operation);
-        let driver =
-            Driver::new(Arc::clone(shared), operation, plan, flight, permit, reply_tx, now);
-        let execute: Execute = Box::new(move |lease| Box::pin(execute(lease)));
-        tokio::spawn(Box::new(driver).run(execute));
-        owner
+        let lease = Lease::new(operation.id.clone(), shared.clock, deadline);
+        let pending = Pending::owner(reply_rx, shared, lease.clone());
+        let driver = Driver::new(Arc::clone(shared), operation, plan, lease, flight, permit, now);
+        let execution = Box::pin(ClientOperation::new(execute, reply_tx));
+        tokio::spawn(Box::new(driver).run(execution));
+        pending
     }
 
     /// The deadline of a request that has this much time left.

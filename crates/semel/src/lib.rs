@@ -99,7 +99,10 @@ pub mod transactional;
 
 pub use arrivals::{Arrival, Sender};
 pub use deadline::Deadline;
-pub use engine::{Admission, BeginRequest, Builder, Pending, Semel};
+pub use engine::{
+    Admission, BeginRequest, Builder, ExecutionOutput, OperationReply, OwnExecution, Pending,
+    Recorded, RestOfExecution, Semel,
+};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{

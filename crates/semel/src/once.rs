@@ -119,8 +119,7 @@ use semel_core::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{BeginRequest, Lease, Semel};
-use reply::RunSlot;
+use crate::{BeginRequest, ExecutionOutput, Lease, OperationReply, Semel};
 
 pub use error::{OnceError, OnceErrorKind};
 pub use failure_cause::FailureCause;
@@ -256,17 +255,17 @@ impl Once {
         let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
         let id = RecordId::new(scope, caller, key);
         let wanted = BeginRequest::new(id, fingerprint?, Arc::clone(&policy));
-        let slot = RunSlot::new();
-        let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
+        let on_unknown = policy.on_unknown;
         let pending = semel.begin(wanted, move |lease: Lease| async move {
-            theirs.put(lease.clone(), None);
-            let end = operation(lease.clone()).await;
-            let ended = reply::execution_result(&end, &policy);
-            theirs.put(lease, Some(end));
-            ended
+            let end = operation(lease).await;
+            ExecutionOutput::Ended(reply::execution_result(&end, &policy), Some(end))
         });
-        let reply = pending.await;
-        reply::outcome(reply, slot.take(), on_unknown)
+        match pending.await {
+            OperationReply::Replied(reply, run) => reply::outcome(reply, run, on_unknown),
+            OperationReply::Early { recorded, .. } => {
+                reply::outcome(recorded.await, None, on_unknown)
+            }
+        }
     }
 }
 

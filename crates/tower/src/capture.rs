@@ -4,27 +4,24 @@ pub(crate) mod encode;
 mod facts;
 pub(crate) mod stream_through;
 
-use std::{
-    error, fmt,
-    pin::{Pin, pin},
-    sync::Weak,
-    time::Duration,
-};
+use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, response::Parts};
-use http_body::Body;
-use semel::core::{Answer, Content, ExecutionResult, Policy, Reason, Verdict};
+use semel::{
+    EventKind, ExecutionOutput, Lease, Recorded,
+    core::{Answer, Content, ExecutionResult, Policy, Reason},
+};
 
 use self::encode::{encode, not_retained};
 pub use self::{encode::RecordContent, stream_through::READ_ON_DEFAULT};
 use crate::{
     BoxError,
-    buffered_body::BufferedBody,
+    body::Body,
+    buffered_body::{BufferedBody, ChunkReceiver},
     collect::{BodyCollector, CollectResult},
+    config::LayerConfig,
     memory::Reservation,
-    replay_headers::ReplayHeaders,
-    response_slot::{self, HandlerResponse, ResponseSlot},
 };
 
 pub(crate) use self::facts::{Judgement, ResponseFacts};
@@ -101,74 +98,88 @@ pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> ExecutionResult {
     ExecutionResult::Broken(reason_of(error).unwrap_or(Reason::OperationError))
 }
 
-/// The settings of the route for capturing an answer.
-#[derive(Clone, Copy)]
-pub(crate) struct CaptureContext<'a> {
-    pub(crate) replay_headers: &'a ReplayHeaders,
-    pub(crate) policy: &'a Policy,
-    pub(crate) content: &'a RecordContent,
-    /// How long an answer is read after its client has disconnected.
-    pub(crate) read_on: Duration,
-    /// Whether the request is gRPC.
-    pub(crate) grpc: bool,
-    /// Called when there is no memory to record an answer.
-    pub(crate) on_out_of_memory: &'a (dyn Fn() + Sync),
-    /// Called when `Idempotency-Outcome` contradicts the status of its answer, with both.
-    pub(crate) on_contradiction: &'a (dyn Fn(Verdict, u16) + Sync),
+/// The answer of an execution, for the client that began it.
+#[derive(Debug)]
+pub(crate) enum HandlerResponse {
+    /// Read to its end.
+    Buffered(Parts, BufferedBody),
+    /// Streamed through, or the received part of a truncated one.
+    Chunks(Parts, ChunkReceiver),
 }
 
-impl CaptureContext<'_> {
-    fn report(&self, facts: &ResponseFacts, judgement: &Judgement) {
-        if let Some(said) = judgement.contradicted {
-            (self.on_contradiction)(said, facts.status);
+impl HandlerResponse {
+    /// `recorded` completes when the operation is recorded; `None` if it already is.
+    pub(crate) fn into_response<B>(self, recorded: Option<Recorded>) -> Response<Body<B>> {
+        match self {
+            Self::Buffered(parts, buffered) => {
+                Response::from_parts(parts, Body::buffered(buffered))
+            }
+            Self::Chunks(parts, chunks) => {
+                Response::from_parts(parts, Body::streaming(chunks, recorded))
+            }
         }
     }
 }
 
-/// Reads an answer to its end: passes it to the client, and returns what is recorded.
+/// The execution whose answer is captured.
+pub(crate) struct CaptureContext {
+    pub(crate) config: Arc<LayerConfig>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) lease: Lease,
+    /// Whether the request is gRPC.
+    pub(crate) grpc: bool,
+}
+
+impl CaptureContext {
+    /// Reports an `Idempotency-Outcome` that contradicts the status of its answer.
+    fn report(&self, facts: &ResponseFacts, judgement: &Judgement) {
+        if let Some(outcome) = judgement.contradicted {
+            let status = facts.status;
+            self.report_event(EventKind::OutcomeContradicted { outcome, status });
+        }
+    }
+
+    fn report_event(&self, kind: EventKind<'_>) {
+        self.config.semel.report_on(&self.lease, kind);
+    }
+}
+
+/// Reads an answer: to its end, or streams it through while the rest of the execution runs.
 pub(crate) fn capture<B>(
     response: Response<B>,
-    route: CaptureContext<'_>,
+    route: CaptureContext,
     memory: Option<Reservation>,
-    client: &Weak<ResponseSlot>,
-) -> impl Future<Output = ExecutionResult> + Send
+) -> impl Future<Output = ExecutionOutput<HandlerResponse>> + Send
 where
-    B: Body<Data = Bytes> + Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
     let mut facts = ResponseFacts::take(&mut parts, route.grpc);
-    // Not an `async fn`, which would store its arguments twice.
+    // Boxed, because a body that is streamed through moves once it was polled. Not an `async fn`,
+    // which would store its arguments twice.
+    let mut body = Box::pin(body);
     async move {
-        let mut body = pin!(body);
         let mut collector = BodyCollector::with_reservation(memory);
         let max = route.policy.response_bytes_max;
         if !is_stream(&parts, &*body, max) {
-            match collect(&mut collector, body.as_mut(), max, route.read_on).await {
+            match collect(&mut collector, body.as_mut(), max, route.config.read_on).await {
                 Ok(CollectResult::Complete) => {
-                    return complete_response(parts, facts, collector, route, client);
+                    return complete_response(parts, facts, collector, &route);
                 }
                 Ok(CollectResult::TooLarge) => {}
                 // The operation has run, so it is recorded; its answer is streamed through like one
                 // that is too large.
-                Ok(CollectResult::OutOfMemory) => (route.on_out_of_memory)(),
+                Ok(CollectResult::OutOfMemory) => route.report_event(EventKind::NotRetained),
                 Err(error) => {
-                    return truncated_response(
-                        parts,
-                        facts,
-                        collector,
-                        error.into(),
-                        route,
-                        client,
-                    );
+                    return truncated_response(parts, facts, collector, error.into(), &route);
                 }
             }
         }
         facts.forget_problem();
         facts.strip_problem(&mut parts);
-        // Boxed, because most answers do not get here and their future should stay small.
         let begun = collector.finish_held().data().clone();
-        Box::pin(stream_response(parts, facts, body, begun, route, client)).await
+        stream_response(parts, facts, body, begun, route)
     }
 }
 
@@ -182,7 +193,7 @@ async fn collect<B>(
     wait_max: Duration,
 ) -> Result<CollectResult, B::Error>
 where
-    B: Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes>,
 {
     let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     if let Some(bytes) = announced.filter(|bytes| !collector.reserve(*bytes))
@@ -206,23 +217,22 @@ fn complete_response(
     mut parts: Parts,
     mut facts: ResponseFacts,
     collector: BodyCollector,
-    route: CaptureContext<'_>,
-    client: &Weak<ResponseSlot>,
-) -> ExecutionResult {
+    route: &CaptureContext,
+) -> ExecutionOutput<HandlerResponse> {
     let (mut buffered, memory) = collector.finish();
     drop_wrong_length(&mut parts, &buffered);
     if facts.needs_body() {
         facts.read_body(&buffered);
         facts.strip_problem(&mut parts);
     }
-    let judgement = facts.judge(route.policy, buffered.trailers_mut());
+    let judgement = facts.judge(&route.policy, buffered.trailers_mut());
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
     let answer = encode(&parts, &buffered, route, facts, verdict);
     share_body(&mut buffered, &answer);
     buffered.hold(memory);
-    response_slot::put(client, HandlerResponse::Buffered(parts, buffered));
-    ExecutionResult::Answered { verdict, answer, reason }
+    let result = ExecutionResult::Answered { verdict, answer, reason };
+    ExecutionOutput::Ended(result, Some(HandlerResponse::Buffered(parts, buffered)))
 }
 
 /// An answer that was truncated before any of it was sent. If its head decides, its client gets the
@@ -232,20 +242,17 @@ fn truncated_response(
     mut facts: ResponseFacts,
     collector: BodyCollector,
     error: BoxError,
-    route: CaptureContext<'_>,
-    client: &Weak<ResponseSlot>,
-) -> ExecutionResult {
+    route: &CaptureContext,
+) -> ExecutionOutput<HandlerResponse> {
     let begun = collector.finish_held().data().clone();
-    let Some(judgement) = facts.judge_head(route.policy) else {
-        return ExecutionResult::Broken(lost_after(begun.len(), &error));
+    let Some(judgement) = facts.judge_head(&route.policy) else {
+        let reason = lost_after(begun.len(), &error);
+        return ExecutionOutput::Ended(ExecutionResult::Broken(reason), None);
     };
     facts.forget_problem();
     facts.strip_problem(&mut parts);
-    response_slot::put(
-        client,
-        HandlerResponse::Truncated(parts, stream_through::truncated(begun, error)),
-    );
-    by_head(facts, judgement, route)
+    let response = HandlerResponse::Chunks(parts, stream_through::truncated(begun, error));
+    ExecutionOutput::Ended(by_head(facts, judgement, route), Some(response))
 }
 
 /// Sends the body from the memory of the record, so that a large one is not in memory twice.
@@ -272,42 +279,39 @@ fn drop_wrong_length(parts: &mut Parts, buffered: &BufferedBody) {
     }
 }
 
-/// Streams an answer through.
-async fn stream_response<B>(
+/// Streams an answer through: its client gets the head now, and the body while it is read.
+fn stream_response<B>(
     parts: Parts,
     facts: ResponseFacts,
-    body: Pin<&mut B>,
+    body: Pin<Box<B>>,
     begun: Bytes,
-    route: CaptureContext<'_>,
-    client: &Weak<ResponseSlot>,
-) -> ExecutionResult
+    route: CaptureContext,
+) -> ExecutionOutput<HandlerResponse>
 where
-    B: Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
-    let (mut sender, chunks) = stream_through::stream_channel(bytes, route.read_on);
-    response_slot::put(client, HandlerResponse::Streaming(parts, chunks));
-    match stream_through::stream_through(body, begun, &mut sender).await {
-        Ok(mut last) => {
-            let judgement = facts.judge(route.policy, last.trailers_mut());
-            sender.finish(last);
-            by_head(facts, judgement, route)
+    let (mut sender, chunks) = stream_through::stream_channel(bytes, route.config.read_on);
+    let rest = async move {
+        match stream_through::stream_through(body, begun, &mut sender).await {
+            Ok(mut last) => {
+                let judgement = facts.judge(&route.policy, last.trailers_mut());
+                sender.finish(last);
+                by_head(facts, judgement, &route)
+            }
+            Err(reason) => match facts.judge_head(&route.policy) {
+                Some(judgement) => by_head(facts, judgement, &route),
+                None => ExecutionResult::Broken(reason),
+            },
         }
-        Err(reason) => match facts.judge_head(route.policy) {
-            Some(judgement) => by_head(facts, judgement, route),
-            None => ExecutionResult::Broken(reason),
-        },
-    }
+    };
+    ExecutionOutput::Early(HandlerResponse::Chunks(parts, chunks), Box::pin(rest))
 }
 
 /// An answer of which only the status is recorded.
-fn by_head(
-    facts: ResponseFacts,
-    judgement: Judgement,
-    route: CaptureContext<'_>,
-) -> ExecutionResult {
+fn by_head(facts: ResponseFacts, judgement: Judgement, route: &CaptureContext) -> ExecutionResult {
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
     ExecutionResult::Answered {
@@ -324,7 +328,7 @@ pub(crate) fn lost_after(bytes: usize, error: &BoxError) -> Reason {
 }
 
 /// Whether an answer is streamed through. One that has already ended is not.
-pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
+pub(crate) fn is_stream<B: http_body::Body>(parts: &Parts, body: &B, max: usize) -> bool {
     let events = || {
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         let essence = content_type.and_then(|value| value.as_bytes().get(..17));

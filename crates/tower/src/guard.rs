@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{
-    BeginRequest, Deadline, EventKind, Lease, Pending, Sender,
-    core::{About, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Verdict},
+    BeginRequest, Deadline, EventKind, ExecutionOutput, Lease, OperationReply, Pending, Sender,
+    core::{About, Captured, Problem, RecordId, Reply},
 };
 use tower_service::Service;
 
@@ -25,7 +25,7 @@ use crate::{
     body::Body,
     buffered_body::BufferedBody,
     caller::Identified,
-    capture::{self, CaptureContext},
+    capture::{self, CaptureContext, HandlerResponse},
     config::{self, LayerConfig},
     future::passed,
     grpc,
@@ -37,7 +37,6 @@ use crate::{
     refusal::RequestRefusal,
     reply::{Origin, Responder},
     request::{self, DecodedBody},
-    response_slot::{HandlerResponse, ResponseSlot},
 };
 
 /// A request that has a key, may have one in its body, or must be signed.
@@ -67,7 +66,7 @@ pub(crate) struct GuardedRequest {
 
 /// A started request.
 enum StartedRequest<F> {
-    Guarded { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
+    Guarded { pending: Pending<HandlerResponse>, id: Option<RecordId> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -129,8 +128,8 @@ impl<S> RequestGuard<S> {
             });
             match started {
                 Err(refusal) => Ok(config.refuse(responder, &refusal)),
-                Ok(StartedRequest::Guarded { pending, slot, id }) => {
-                    Ok(respond(&config, memory, pending, slot, responder, id).await)
+                Ok(StartedRequest::Guarded { pending, id }) => {
+                    Ok(respond(&config, memory, pending, responder, id).await)
                 }
                 Ok(StartedRequest::Unguarded(call)) => {
                     let warn = config.key.requirement() == KeyRequirement::Warn;
@@ -189,9 +188,6 @@ impl<S> RequestGuard<S> {
             PreparedRequest::Guarded(GuardedRequest { mut operation, subject }, mut request) => {
                 operation.deadline = deadline;
                 request.extensions_mut().insert(subject);
-                let slot = Arc::new(ResponseSlot::default());
-                // Weak: the answer is dropped when the client is gone.
-                let client = Arc::downgrade(&slot);
                 let policy = Arc::clone(&operation.policy);
                 let reserve = |memory: &PeerMemory| {
                     let reservation = memory.reserve_answer(policy.response_bytes_max);
@@ -200,11 +196,13 @@ impl<S> RequestGuard<S> {
                 let memory = memory.map(reserve).transpose()?;
                 let semel = self.config.semel.clone();
                 let id = self.config.record_outcome.then(|| operation.id.clone());
-                let route = (self.config, policy, grpc, memory);
-                let (inner, request) = (self.inner, request.map(Body::buffered));
-                let execute = move |lease| execute(inner, request, lease, route, client);
-                let pending = semel.begin(operation, execute);
-                StartedRequest::Guarded { pending, slot, id }
+                let (config, inner) = (self.config, self.inner);
+                let request = request.map(Body::buffered);
+                let execute = move |lease| {
+                    let route = CaptureContext { config, policy, lease, grpc };
+                    execute(inner, request, route, memory)
+                };
+                StartedRequest::Guarded { pending: semel.begin(operation, execute), id }
             }
         })
     }
@@ -404,91 +402,63 @@ fn ask_for_identity(headers: &mut HeaderMap, grpc: bool) {
 fn execute<S, ReqB, ResB>(
     mut inner: S,
     mut request: Request<Body<ReqB>>,
-    lease: Lease,
-    (config, policy, grpc, memory): (Arc<LayerConfig>, Arc<Policy>, bool, Option<Reservation>),
-    client: Weak<ResponseSlot>,
-) -> impl Future<Output = ExecutionResult> + Send
+    route: CaptureContext,
+    memory: Option<Reservation>,
+) -> impl Future<Output = ExecutionOutput<HandlerResponse>> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
     S::Future: Send,
     S::Error: Into<BoxError>,
-    ResB: http_body::Body<Data = Bytes> + Send,
+    ResB: http_body::Body<Data = Bytes> + Send + 'static,
     ResB::Error: Into<BoxError>,
 {
-    ask_for_identity(request.headers_mut(), grpc);
-    if let Some(rule) = &config.deadline {
-        rule.rewrite(request.headers_mut(), lease.deadline(), config::now());
+    ask_for_identity(request.headers_mut(), route.grpc);
+    if let Some(rule) = &route.config.deadline {
+        rule.rewrite(request.headers_mut(), route.lease.deadline(), config::now());
     }
-    request.extensions_mut().insert(lease.clone());
-    if (config.record_outcome || lease.fence().is_none())
-        && let Some(slot) = client.upgrade()
-    {
-        slot.begin(lease.clone());
-    }
+    request.extensions_mut().insert(route.lease.clone());
     let call = inner.call(request);
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
-            Ok(response) => {
-                let on_contradiction = |outcome: Verdict, status: u16| {
-                    let contradiction = EventKind::OutcomeContradicted { outcome, status };
-                    config.semel.report_on(&lease, contradiction);
-                };
-                let on_out_of_memory = || config.semel.report_on(&lease, EventKind::NotRetained);
-                let route = CaptureContext {
-                    replay_headers: &config.replay_headers,
-                    policy: &policy,
-                    content: &config.content,
-                    read_on: config.read_on,
-                    grpc,
-                    on_out_of_memory: &on_out_of_memory,
-                    on_contradiction: &on_contradiction,
-                };
-                capture::capture(response, route, memory, &client).await
-            }
+            Ok(response) => capture::capture(response, route, memory).await,
             Err(error) => {
-                config.semel.report_on(&lease, EventKind::Failed(&*error));
-                capture::failed(&*error)
+                route.config.semel.report_on(&route.lease, EventKind::Failed(&*error));
+                ExecutionOutput::Ended(capture::failed(&*error), None)
             }
         }
     }
 }
 
-/// Waits for the engine's reply and keeps the handler's answer until it is recorded. With `id`, the
-/// response carries the outcome of that record.
+/// Waits for the engine's reply, which carries the handler's answer. With `id`, the response
+/// carries the outcome of that record.
 async fn respond<B>(
     config: &LayerConfig,
     memory: Option<PeerMemory>,
-    mut pending: Pending,
-    slot: Arc<ResponseSlot>,
+    pending: Pending<HandlerResponse>,
     responder: Responder<'_>,
     id: Option<RecordId>,
 ) -> Response<Body<B>> {
-    let replied = poll_fn(|context| {
-        if let Poll::Ready(reply) = Pin::new(&mut pending).poll(context) {
-            return Poll::Ready(Ok(reply));
-        }
-        slot.poll_streaming(context).map(Err)
-    });
-    let replied = replied.await;
-    let lease = slot.lease();
-    let unguarded = matches!(replied, Ok(Reply::Unguarded(_)))
-        || lease.as_ref().is_some_and(|lease| lease.fence().is_none());
-    let (mut response, outcome) = match replied {
-        Ok(reply) => {
+    let is_unguarded = |lease: &Lease| lease.fence().is_none();
+    let (mut response, outcome, lease, unguarded) = match pending.await {
+        OperationReply::Replied(reply, run) => {
+            let (lease, live) = run.map_or((None, None), |run| (Some(run.lease), run.value));
+            let unguarded =
+                matches!(reply, Reply::Unguarded(_)) || lease.as_ref().is_some_and(is_unguarded);
             let outcome = outcome_of(&reply, responder);
-            match answer(reply, &slot, responder, memory.as_ref()) {
-                Ok(response) => (response, outcome),
+            match answer(reply, live, responder, memory.as_ref()) {
+                Ok(response) => (response, outcome, lease, unguarded),
                 Err(refusal) => {
                     config.semel.report(&config.scope, EventKind::Refused(refusal.problem));
-                    (responder.refuse(&refusal), RequestOutcomeKind::Refused(refusal.problem))
+                    let outcome = RequestOutcomeKind::Refused(refusal.problem);
+                    (responder.refuse(&refusal), outcome, lease, unguarded)
                 }
             }
         }
-        Err((parts, chunks)) => {
-            let body = Body::streaming(chunks, Some(pending.ignore_deadline()));
+        OperationReply::Early { value, lease, recorded } => {
+            let unguarded = is_unguarded(&lease);
             let outcome =
                 if unguarded { RequestOutcomeKind::Unguarded } else { RequestOutcomeKind::Ran };
-            (Response::from_parts(parts, body), outcome)
+            (value.into_response(Some(recorded)), outcome, Some(lease), unguarded)
         }
     };
     if unguarded {
@@ -515,22 +485,13 @@ fn outcome_of(reply: &Reply, responder: Responder<'_>) -> RequestOutcomeKind {
 /// there is no memory for it.
 fn answer<B>(
     reply: Reply,
-    slot: &ResponseSlot,
+    live: Option<HandlerResponse>,
     responder: Responder<'_>,
     memory: Option<&PeerMemory>,
 ) -> Result<Response<Body<B>>, RequestRefusal> {
-    Ok(match (reply, slot.take()) {
-        (Reply::Ran(_) | Reply::Unguarded(_), Some(HandlerResponse::Buffered(parts, buffered))) => {
-            Response::from_parts(parts, Body::buffered(buffered))
-        }
-        (
-            Reply::Ran(_) | Reply::Unguarded(_),
-            Some(
-                HandlerResponse::Streaming(parts, chunks)
-                | HandlerResponse::Truncated(parts, chunks),
-            ),
-        ) => Response::from_parts(parts, Body::streaming(chunks, None)),
-        (Reply::Ran(answer) | Reply::Unguarded(answer), _) => {
+    Ok(match (reply, live) {
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(live)) => live.into_response(None),
+        (Reply::Ran(answer) | Reply::Unguarded(answer), None) => {
             responder.answer(&answer, Origin::Execution, None)?
         }
         (Reply::Joined(answer), _) => responder.answer(&answer, Origin::Execution, memory)?,

@@ -430,7 +430,6 @@ mod refusal;
 mod replay_headers;
 mod reply;
 mod request;
-mod response_slot;
 mod service;
 mod signature;
 mod subject;

@@ -16,4 +16,5 @@ mod once;
 mod overtaken;
 mod quotas;
 mod unguarded;
+mod values;
 mod waiting;

@@ -45,7 +45,7 @@ const REDACTED: &[u8] = b"redacted";
 pub(super) fn encode(
     parts: &Parts,
     buffered: &BufferedBody,
-    route: CaptureContext<'_>,
+    route: &CaptureContext,
     facts: ResponseFacts,
     verdict: Verdict,
 ) -> Answer {
@@ -59,9 +59,9 @@ pub(super) fn encode(
     let whole_head = facts.grpc_status.is_some() || facts.needs_body();
     let includes = |name: &HeaderName| match whole_head {
         true => replay_headers::may_be_kept(name),
-        false => route.replay_headers.includes(name, facts.grpc),
+        false => route.config.replay_headers.includes(name, facts.grpc),
     };
-    let redacted = match route.content {
+    let redacted = match &route.config.content {
         RecordContent::Full => Some(None),
         RecordContent::Status => None,
         RecordContent::Redacted(pointers) => redact(buffered.data(), pointers),
@@ -119,7 +119,7 @@ fn fields_and_body(
 
 /// The placeholder of an answer that is not retained. Only a completed one is recorded; otherwise
 /// joined requests get it.
-pub(super) fn not_retained(status: u16, verdict: Verdict, route: CaptureContext<'_>) -> Answer {
+pub(super) fn not_retained(status: u16, verdict: Verdict, route: &CaptureContext) -> Answer {
     match (verdict, route.policy.on_unknown) {
         (Verdict::Completed, _) => Answer::not_retained(status),
         (Verdict::Retry | Verdict::Forget, _) | (Verdict::Unknown, OnUnknown::Rerun) => {

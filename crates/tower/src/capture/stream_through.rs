@@ -110,7 +110,7 @@ impl StreamSender {
 /// of them would let a client take the answer for complete before it is recorded. An empty frame
 /// does not replace the last data. The error is the reason why the end could not be read.
 pub(crate) async fn stream_through<B>(
-    mut body: Pin<&mut B>,
+    mut body: Pin<Box<B>>,
     begun: Bytes,
     client: &mut StreamSender,
 ) -> Result<BufferedBody, Reason>
