@@ -202,7 +202,7 @@ async fn an_unreachable_provider_is_tried_again() {
     assert_eq!(stage.charges(), 1);
 }
 
-/// Keeps everybody else from writing to the shop's database until it is dropped.
+/// Keeps other connections from writing to the shop's database until it is dropped.
 fn lock_orders(folder: &Path) -> Connection {
     let connection = Connection::open(folder.join("shop.db")).unwrap();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();

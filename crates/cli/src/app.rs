@@ -84,21 +84,21 @@ pub(crate) async fn start(
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());
-    let house = GatewayContext::new(semel, secrets, metrics, memory);
+    let context = GatewayContext::new(semel, secrets, metrics, memory);
     let remember = async {
-        secrets_to_note.note(house.semel.store()).await?;
-        routes.remember(house.semel.store()).await
+        secrets_to_note.note(context.semel.store()).await?;
+        routes.remember(context.semel.store()).await
     };
-    let gateway = semel_gateway::start(&config, &house, remember).await?;
+    let gateway = semel_gateway::start(&config, &context, remember).await?;
     let drain = config.gateway.drain;
     let reload = Arc::new(ConfigReloader {
         load,
         started: config,
         reloader: gateway.reloader(),
-        house: house.clone(),
+        context: context.clone(),
         reload_lock: Mutex::default(),
     });
-    let start = |(listener, api)| start_api(listener, &api, &house, &reload);
+    let start = |(listener, api)| start_api(listener, &api, &context, &reload);
     let api = operators.map(start).transpose()?;
     Ok(Server { gateway, api, reload, drain, _held: held })
 }
@@ -111,7 +111,7 @@ async fn listen(api: &Api) -> anyhow::Result<TcpListener> {
 fn start_api(
     listener: TcpListener,
     api: &Api,
-    house: &GatewayContext,
+    context: &GatewayContext,
     reload: &Arc<ConfigReloader>,
 ) -> anyhow::Result<ApiServer> {
     let address = listener.local_addr()?;
@@ -126,8 +126,8 @@ fn start_api(
         (None, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
     let state = ApiState {
-        semel: house.semel.clone(),
-        metrics: Arc::clone(&house.metrics),
+        semel: context.semel.clone(),
+        metrics: Arc::clone(&context.metrics),
         token,
         audit,
         reload: Arc::new(move |approver| {
@@ -212,7 +212,7 @@ struct ConfigReloader {
     /// The configuration at start: it stays in force for settings that need a restart.
     started: Config,
     reloader: Reloader,
-    house: GatewayContext,
+    context: GatewayContext,
     /// Serializes reloads.
     reload_lock: Mutex<()>,
 }
@@ -234,13 +234,13 @@ impl ConfigReloader {
             );
         }
         let text = |error: anyhow::Error| format!("{error:#}");
-        let store = self.house.semel.store();
+        let store = self.context.semel.store();
         let approval = approver.map(|approver| Approval::new(approver, audit_of(&self.started)));
         let routes = route_identity::check(&mut config, store, &[], approval.as_ref()).await;
         let routes = routes.map_err(text)?;
         let prepared = self.reloader.prepare(&config).map_err(text)?;
         routes.remember(store).await.map_err(text)?;
-        self.house.metrics.add_scopes(scopes(&config));
+        self.context.metrics.add_scopes(scopes(&config));
         prepared.apply().map_err(text)?;
         let pending = restart_required(&self.started, &config);
         if pending.is_empty() {

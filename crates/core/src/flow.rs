@@ -233,7 +233,7 @@ impl Flow {
     }
 
     fn record(&mut self, fence: Fence, finish: Finish, reply: Reply, now: ProcessTime) -> Action {
-        // Under `fail` everybody gets the one answer that every repeat will get.
+        // Under `fail` the owner and its joiners get the one answer that every repeat will get.
         let failed = finish.action == RecordAction::Complete(Answer::failed());
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
         self.next_tick = None;

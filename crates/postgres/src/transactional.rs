@@ -85,4 +85,4 @@ pub use transaction::PgTransaction;
 pub use user_transaction::PgUserTransaction;
 
 /// The script that creates the table, for a migration of your own. It may be run again.
-pub const TABLE: &str = include_str!("transactional/table.sql");
+pub const TABLE: &str = semel::transactional::sql::postgres::TABLE;

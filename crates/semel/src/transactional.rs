@@ -41,6 +41,8 @@ mod claim_files;
 mod database;
 mod in_transaction;
 mod open;
+#[doc(hidden)]
+pub mod sql;
 mod store;
 
 use std::time::Duration;

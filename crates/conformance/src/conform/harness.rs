@@ -67,7 +67,7 @@ impl StoreHarness {
 
 impl fmt::Debug for StoreHarness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bench").field(&self.handle).finish()
+        f.debug_tuple("StoreHarness").field(&self.handle).finish()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::SystemTime};
 
 use bytes::Bytes;
-use semel::transactional::{Entry, Recorded};
+use semel::transactional::{Entry, Recorded, sql::postgres as sql};
 use semel_core::{Answer, Fence, Fingerprint, RecordId, StoreError};
 use tokio_postgres::{
     Row,
@@ -12,13 +12,13 @@ use tokio_postgres::{
 
 use crate::{digest::Digest, error::corrupt, row::milliseconds};
 
-pub(super) static LOCK: TypedSql = TypedSql::new(include_str!("lock.sql"), &[Type::INT8]);
-pub(super) static READ: TypedSql = TypedSql::new(include_str!("read.sql"), &[Type::UUID]);
-pub(super) static RUNNING: TypedSql = TypedSql::new(include_str!("running.sql"), &[Type::INT8]);
-pub(super) static DROP: TypedSql = TypedSql::new(include_str!("drop.sql"), &[Type::UUID]);
-pub(super) static SWEEP: TypedSql = TypedSql::new(include_str!("sweep.sql"), &[Type::INT8]);
+pub(super) static LOCK: TypedSql = TypedSql::new(sql::LOCK, &[Type::INT8]);
+pub(super) static READ: TypedSql = TypedSql::new(sql::READ, &[Type::UUID]);
+pub(super) static RUNNING: TypedSql = TypedSql::new(sql::RUNNING, &[Type::INT8]);
+pub(super) static DROP: TypedSql = TypedSql::new(sql::DROP, &[Type::UUID]);
+pub(super) static SWEEP: TypedSql = TypedSql::new(sql::SWEEP, &[Type::INT8]);
 pub(super) static RECORD: TypedSql = TypedSql::new(
-    include_str!("record.sql"),
+    sql::RECORD,
     &[
         Type::UUID,
         Type::TEXT,
