@@ -30,7 +30,7 @@ use self::{
 };
 pub use self::{
     operation::{ExecutionOutput, RestOfExecution},
-    pending::{OperationReply, OwnExecution, Pending, Recorded},
+    pending::{OperationReply, OwnExecution, Pending, RecordedReply},
 };
 use crate::{
     Lease,

@@ -101,7 +101,7 @@ pub use arrivals::{Arrival, Sender};
 pub use deadline::Deadline;
 pub use engine::{
     Admission, BeginRequest, Builder, ExecutionOutput, OperationReply, OwnExecution, Pending,
-    Recorded, RestOfExecution, Semel,
+    RecordedReply, RestOfExecution, Semel,
 };
 pub use lease::Lease;
 pub use memory::MemoryStore;

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
-use semel::{Recorded, core::Reply};
+use semel::{RecordedReply, core::Reply};
 
 use crate::{
     BoxError,
@@ -64,7 +64,7 @@ impl<B> Body<B> {
     }
 
     /// `recorded` completes when the operation is recorded; `None` if it already is.
-    pub(crate) const fn streaming(chunks: ChunkReceiver, recorded: Option<Recorded>) -> Self {
+    pub(crate) const fn streaming(chunks: ChunkReceiver, recorded: Option<RecordedReply>) -> Self {
         let streaming = ChunkStream { chunks, recorded, stage: StreamStage::Flowing };
         Self { kind: BodyInner::Streaming { streaming } }
     }
@@ -129,7 +129,7 @@ impl<B> fmt::Debug for Body<B> {
 #[derive(Debug)]
 struct ChunkStream {
     chunks: ChunkReceiver,
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedReply>,
     stage: StreamStage,
 }
 
@@ -224,7 +224,10 @@ mod tests {
     use http_body_util::{BodyExt, Full};
 
     use super::*;
-    use crate::capture::stream_through::{READ_ON_DEFAULT, StreamSender, stream_channel};
+    use crate::{
+        READ_ON_DEFAULT,
+        capture::stream_through::{StreamSender, stream_channel},
+    };
 
     fn trailers() -> HeaderMap {
         let mut trailers = HeaderMap::new();

@@ -1,102 +1,30 @@
 //! From the answer of the inner service to the record and to the client.
 
 pub(crate) mod encode;
-mod facts;
 pub(crate) mod stream_through;
 
-use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use semel::{
-    EventKind, ExecutionOutput, Lease, Recorded,
-    core::{Answer, Content, ExecutionResult, Policy, Reason},
+    EventKind, ExecutionOutput, Lease,
+    core::{Answer, Content, ExecutionResult, Policy},
 };
 
 use self::encode::{encode, not_retained};
-pub use self::{encode::RecordContent, stream_through::READ_ON_DEFAULT};
 use crate::{
     BoxError,
-    body::Body,
     buffered_body::{BufferedBody, ChunkReceiver},
     collect::{BodyCollector, CollectResult},
     config::LayerConfig,
+    handler_signals::{is_stream, lost_after},
     memory::Reservation,
+    response_facts::{Judgement, ResponseFacts},
 };
-
-pub(crate) use self::facts::{Judgement, ResponseFacts};
 
 /// A body of at least this size is sent from the memory of its record.
 const SHARED_BYTES_MIN: usize = 16 << 10;
-
-/// Marks an answer as a stream: a response extension for handlers.
-///
-/// Such an answer is streamed through, whatever its size. It cannot be replayed, so a repeat gets
-/// 410 `response-not-retained`. `text/event-stream` and answers larger than `response_bytes_max`
-/// are treated like this without it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streaming;
-
-/// Marks an answer that only the end of its connection ends, without a `Connection: close`: a
-/// response extension for inner services that forward requests.
-///
-/// A truncated answer cannot be recognised then, so it is streamed through and not retained: a
-/// repeat gets 410 `response-not-retained`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndsWithConnection;
-
-/// The request did not reach the service: an error for inner services that forward requests.
-///
-/// When the inner service fails with this error, or with one that has it among its
-/// [sources](error::Error::source), nothing was done: the key is released, and the client gets 502
-/// `upstream-unreachable`. After any other error the outcome is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NeverReached;
-
-impl fmt::Display for NeverReached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request did not reach the service")
-    }
-}
-
-impl error::Error for NeverReached {}
-
-/// How a call failed after the request was sent: an error for inner services that forward requests.
-///
-/// When the inner service or the body of its answer fails with this error, or with one that has it
-/// among its [sources](error::Error::source), the record gives this reason for its unknown outcome.
-/// Otherwise the reason is that the operation returned an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallBroken(pub Reason);
-
-impl fmt::Display for CallBroken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl error::Error for CallBroken {}
-
-/// An error and its sources.
-fn chain<'a>(
-    error: &'a (dyn error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
-}
-
-/// The reason that an error carries, if any.
-pub(crate) fn reason_of(error: &(dyn error::Error + 'static)) -> Option<Reason> {
-    let broken = chain(error).find_map(|error| error.downcast_ref::<CallBroken>());
-    broken.map(|CallBroken(reason)| reason.clone())
-}
-
-/// The result of an execution whose service failed with this error.
-pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> ExecutionResult {
-    if chain(error).any(|error| error.is::<NeverReached>()) {
-        return ExecutionResult::NeverReached;
-    }
-    ExecutionResult::Broken(reason_of(error).unwrap_or(Reason::OperationError))
-}
 
 /// The answer of an execution, for the client that began it.
 #[derive(Debug)]
@@ -105,20 +33,6 @@ pub(crate) enum HandlerResponse {
     Buffered(Parts, BufferedBody),
     /// Streamed through, or the received part of a truncated one.
     Chunks(Parts, ChunkReceiver),
-}
-
-impl HandlerResponse {
-    /// `recorded` completes when the operation is recorded; `None` if it already is.
-    pub(crate) fn into_response<B>(self, recorded: Option<Recorded>) -> Response<Body<B>> {
-        match self {
-            Self::Buffered(parts, buffered) => {
-                Response::from_parts(parts, Body::buffered(buffered))
-            }
-            Self::Chunks(parts, chunks) => {
-                Response::from_parts(parts, Body::streaming(chunks, recorded))
-            }
-        }
-    }
 }
 
 /// The execution whose answer is captured.
@@ -319,27 +233,6 @@ fn by_head(facts: ResponseFacts, judgement: Judgement, route: &CaptureContext) -
         answer: not_retained(facts.status, verdict, route),
         reason,
     }
-}
-
-/// Why the end of an answer could not be read after this many bytes.
-pub(crate) fn lost_after(bytes: usize, error: &BoxError) -> Reason {
-    let lost = || Reason::ConnectionLost(u64::try_from(bytes).unwrap_or(u64::MAX));
-    reason_of(&**error).unwrap_or_else(lost)
-}
-
-/// Whether an answer is streamed through. One that has already ended is not.
-pub(crate) fn is_stream<B: http_body::Body>(parts: &Parts, body: &B, max: usize) -> bool {
-    let events = || {
-        let content_type = parts.headers.get(header::CONTENT_TYPE);
-        let essence = content_type.and_then(|value| value.as_bytes().get(..17));
-        essence.is_some_and(|essence| essence.eq_ignore_ascii_case(b"text/event-stream"))
-    };
-    let large = || body.size_hint().lower() > u64::try_from(max).unwrap_or(u64::MAX);
-    let marked = || {
-        parts.extensions.get::<Streaming>().is_some()
-            || parts.extensions.get::<EndsWithConnection>().is_some()
-    };
-    !body.is_end_stream() && (large() || events() || marked())
 }
 
 #[cfg(test)]

@@ -8,12 +8,11 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
 use semel::{
     Deadline, EventKind, Semel,
-    core::{FingerprintRule, HostRule, Policy, RetryContext, Scope},
+    core::{FingerprintRule, HostRule, Policy, RetryContext, Scope, canonical::Pointer},
 };
 
 use crate::{
-    Callers, DeadlineRule, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome,
-    RequestOutcomeKind, Signature,
+    Callers, DeadlineRule, KeyRule, RequestOutcome, RequestOutcomeKind, Signature,
     body::Body,
     former::FormerIdentity,
     grpc,
@@ -22,6 +21,25 @@ use crate::{
     reply::{Docs, Responder},
     subject::SubjectRule,
 };
+
+/// How long an answer is read after its client has disconnected or stopped reading, unless
+/// [`IdempotencyLayer::read_on`](crate::IdempotencyLayer::read_on) is set.
+pub const READ_ON_DEFAULT: Duration = Duration::from_secs(60);
+
+/// How much of an answer is stored. The client whose request ran gets all of it in any case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordContent {
+    /// Status, kept headers and body, which a repeat gets byte for byte.
+    #[default]
+    Full,
+    /// The status alone. Repeats get 410 `response-not-retained`.
+    Status,
+    /// The values that these JSON Pointers lead to are replaced by `"[redacted]"` before the
+    /// answer is stored. Replays that lack one are marked `Idempotent-Replayed: redacted`. Of a
+    /// body that is not JSON only the status is stored.
+    Redacted(Vec<Pointer>),
+}
 
 /// The settings of one layer.
 #[derive(Clone, Debug)]

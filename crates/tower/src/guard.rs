@@ -15,7 +15,8 @@ use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{
-    BeginRequest, Deadline, EventKind, ExecutionOutput, Lease, OperationReply, Pending, Sender,
+    BeginRequest, Deadline, EventKind, ExecutionOutput, Lease, OperationReply, Pending,
+    RecordedReply, Sender,
     core::{About, Captured, Problem, RecordId, Reply},
 };
 use tower_service::Service;
@@ -28,7 +29,7 @@ use crate::{
     capture::{self, CaptureContext, HandlerResponse},
     config::{self, LayerConfig},
     future::passed,
-    grpc,
+    grpc, handler_signals,
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
@@ -423,7 +424,7 @@ where
             Ok(response) => capture::capture(response, route, memory).await,
             Err(error) => {
                 route.config.semel.report_on(&route.lease, EventKind::Failed(&*error));
-                ExecutionOutput::Ended(capture::failed(&*error), None)
+                ExecutionOutput::Ended(handler_signals::failed(&*error), None)
             }
         }
     }
@@ -458,7 +459,7 @@ async fn respond<B>(
             let unguarded = is_unguarded(&lease);
             let outcome =
                 if unguarded { RequestOutcomeKind::Unguarded } else { RequestOutcomeKind::Ran };
-            (value.into_response(Some(recorded)), outcome, Some(lease), unguarded)
+            (live_response(value, Some(recorded)), outcome, Some(lease), unguarded)
         }
     };
     if unguarded {
@@ -481,6 +482,19 @@ fn outcome_of(reply: &Reply, responder: Responder<'_>) -> RequestOutcomeKind {
     responder.replay_problem(answer).map_or(outcome, RequestOutcomeKind::Refused)
 }
 
+/// The response of the execution that this request began. `recorded` completes when the operation
+/// is recorded; `None` if it already is.
+fn live_response<B>(live: HandlerResponse, recorded: Option<RecordedReply>) -> Response<Body<B>> {
+    match live {
+        HandlerResponse::Buffered(parts, buffered) => {
+            Response::from_parts(parts, Body::buffered(buffered))
+        }
+        HandlerResponse::Chunks(parts, chunks) => {
+            Response::from_parts(parts, Body::streaming(chunks, recorded))
+        }
+    }
+}
+
 /// The response for a reply. A recorded answer can be requested again, so it may be refused while
 /// there is no memory for it.
 fn answer<B>(
@@ -490,7 +504,7 @@ fn answer<B>(
     memory: Option<&PeerMemory>,
 ) -> Result<Response<Body<B>>, RequestRefusal> {
     Ok(match (reply, live) {
-        (Reply::Ran(_) | Reply::Unguarded(_), Some(live)) => live.into_response(None),
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(live)) => live_response(live, None),
         (Reply::Ran(answer) | Reply::Unguarded(answer), None) => {
             responder.answer(&answer, Origin::Execution, None)?
         }

@@ -418,6 +418,7 @@ mod former;
 mod future;
 mod grpc;
 mod guard;
+mod handler_signals;
 pub mod header;
 mod host;
 mod key;
@@ -430,6 +431,7 @@ mod refusal;
 mod replay_headers;
 mod reply;
 mod request;
+mod response_facts;
 mod service;
 mod signature;
 mod subject;
@@ -449,14 +451,13 @@ pub use caller::{
 };
 #[cfg(feature = "jwt")]
 pub use caller::{Jwks, JwksError, JwtVerifier};
-pub use capture::{
-    CallBroken, EndsWithConnection, NeverReached, READ_ON_DEFAULT, RecordContent, Streaming,
-};
+pub use config::{READ_ON_DEFAULT, RecordContent};
 pub use deadline::{DeadlineHeader, DeadlineRule};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
+pub use handler_signals::{CallBroken, EndsWithConnection, NeverReached, Streaming};
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use memory::{MemoryBudget, PeerMemory};

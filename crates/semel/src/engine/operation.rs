@@ -64,7 +64,7 @@ pin_project! {
         #[pin]
         stage: OperationStage<E, F>,
         value: Option<T>,
-        client: Option<ReplySender<T>>,
+        client: Option<ReplyChannel<T>>,
     }
 }
 
@@ -79,7 +79,7 @@ pin_project! {
     }
 }
 
-enum ReplySender<T> {
+enum ReplyChannel<T> {
     Waiting(oneshot::Sender<DriverMessage<T>>),
     /// The request has the value already.
     HandedOut(oneshot::Sender<Reply>),
@@ -90,7 +90,7 @@ impl<T, E, F> ClientOperation<T, E, F> {
         Self {
             stage: OperationStage::Ready { execute: Some(execute) },
             value: None,
-            client: Some(ReplySender::Waiting(reply_tx)),
+            client: Some(ReplyChannel::Waiting(reply_tx)),
         }
     }
 }
@@ -143,10 +143,10 @@ where
     fn reply(self: Pin<&mut Self>, reply: Reply) {
         let this = self.project();
         match this.client.take() {
-            Some(ReplySender::Waiting(client)) => {
+            Some(ReplyChannel::Waiting(client)) => {
                 let _ = client.send(DriverMessage::Reply(reply, this.value.take()));
             }
-            Some(ReplySender::HandedOut(client)) => {
+            Some(ReplyChannel::HandedOut(client)) => {
                 let _ = client.send(reply);
             }
             None => {}
@@ -154,13 +154,13 @@ where
     }
 
     fn wait_remotely(self: Pin<&mut Self>, wait: Box<RemoteWait>) {
-        if let Some(ReplySender::Waiting(client)) = self.project().client.take() {
+        if let Some(ReplyChannel::Waiting(client)) = self.project().client.take() {
             let _ = client.send(DriverMessage::WaitRemotely(wait));
         }
     }
 }
 
-impl<T> ReplySender<T> {
+impl<T> ReplyChannel<T> {
     /// Hands out the value; `None` if the request is gone.
     fn hand_out(self, value: T) -> Option<Self> {
         let Self::Waiting(client) = self else { return Some(self) };

@@ -55,7 +55,7 @@ pub enum OperationReply<T> {
         /// The lease of the operation.
         lease: Lease,
         /// The reply that follows.
-        recorded: Recorded,
+        recorded: RecordedReply,
     },
 }
 
@@ -72,7 +72,7 @@ pub struct OwnExecution<T> {
 /// client does not end it, because an answer is being sent already.
 #[derive(Debug)]
 #[must_use]
-pub struct Recorded(oneshot::Receiver<Reply>);
+pub struct RecordedReply(oneshot::Receiver<Reply>);
 
 /// A message of the driver to the request that began the operation.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl<T> Future for Pending<T> {
                         OperationReply::Replied(reply, owner.execution(value))
                     }
                     DriverMessage::Early(value, recorded) => {
-                        let (lease, recorded) = (owner.lease.clone(), Recorded(recorded));
+                        let (lease, recorded) = (owner.lease.clone(), RecordedReply(recorded));
                         OperationReply::Early { value, lease, recorded }
                     }
                     DriverMessage::WaitRemotely(elsewhere) => {
@@ -182,7 +182,7 @@ impl<T> OwnerWait<T> {
     }
 }
 
-impl Future for Recorded {
+impl Future for RecordedReply {
     type Output = Reply;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {

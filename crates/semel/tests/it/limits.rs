@@ -130,7 +130,7 @@ fn a_request_that_joins_a_refused_owner_is_refused_too() {
                 std::hint::spin_loop();
             }
             let operation = harness.operation(&key.to_string(), 1);
-            let pending = begin(&semel, operation, |_| async { completed("never") });
+            let pending = begin(semel, operation, |_| async { completed("never") });
             runtime.block_on(pending) == problem(Problem::TooManyInFlight)
         };
         (0..KEYS).filter(refused).count()

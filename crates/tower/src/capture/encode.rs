@@ -7,27 +7,14 @@ use semel::core::{
     canonical::{self, Pointer},
 };
 
-use super::{CaptureContext, ResponseFacts};
+use super::CaptureContext;
 use crate::{
     buffered_body::BufferedBody,
+    config::RecordContent,
     header::{IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED},
     replay_headers,
+    response_facts::ResponseFacts,
 };
-
-/// How much of an answer is stored. The client whose request ran gets all of it in any case.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RecordContent {
-    /// Status, kept headers and body, which a repeat gets byte for byte.
-    #[default]
-    Full,
-    /// The status alone. Repeats get 410 `response-not-retained`.
-    Status,
-    /// The values that these JSON Pointers lead to are replaced by `"[redacted]"` before the
-    /// answer is stored. Replays that lack one are marked `Idempotent-Replayed: redacted`. Of a
-    /// body that is not JSON only the status is stored.
-    Redacted(Vec<Pointer>),
-}
 
 /// The maximum size of the kept headers and trailers of an answer; an answer with more is not
 /// retained.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    error, fmt,
     future::pending,
     sync::{Arc, Mutex},
 };
@@ -12,15 +13,17 @@ use http_body_util::Full;
 use semel::{
     BeginRequest, Caller, Event, Key, MemoryStore, Observer, Scope, Semel,
     core::{
-        Content, Field, Fingerprint, OnUnknown, Problem, RecordId, Verdict, canonical::Pointer,
+        Content, Field, Fingerprint, OnUnknown, Problem, Reason, RecordId, Verdict,
+        canonical::Pointer,
     },
 };
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    Callers, MemoryBudget, PeerMemory,
+    CallBroken, Callers, MemoryBudget, NeverReached, PeerMemory, RecordContent, Streaming,
     buffered_body::BodyChunk,
+    handler_signals::failed,
     header::IDEMPOTENCY_OUTCOME,
     testing::{Frames, broken, frames},
 };
@@ -47,14 +50,11 @@ enum Report {
 
 impl Observer for Reports {
     fn on_event(&self, event: &Event<'_>) {
-        let report = match event.kind {
-            EventKind::OutcomeContradicted { outcome, status } => {
-                Report::Contradicted(outcome, status)
-            }
-            EventKind::NotRetained => Report::NotRetained,
-            _ => return,
-        };
-        self.0.lock().unwrap().push(report);
+        if let EventKind::OutcomeContradicted { outcome, status } = event.kind {
+            self.0.lock().unwrap().push(Report::Contradicted(outcome, status));
+        } else if matches!(event.kind, EventKind::NotRetained) {
+            self.0.lock().unwrap().push(Report::NotRetained);
+        }
     }
 }
 

@@ -24,9 +24,9 @@ pub(crate) struct ResponseFacts {
     problem: Option<DeclaredProblem>,
     /// Whether it carries `Retry-After` or `x-should-retry: true`.
     asks_for_retry: bool,
-    pub(super) grpc: bool,
+    pub(crate) grpc: bool,
     /// The gRPC status of a trailers-only answer.
-    pub(super) grpc_status: Option<u16>,
+    pub(crate) grpc_status: Option<u16>,
     is_final: bool,
 }
 
@@ -84,12 +84,12 @@ impl ResponseFacts {
     }
 
     /// Drops the declared problem, because the body is not read.
-    pub(super) const fn forget_problem(&mut self) {
+    pub(crate) const fn forget_problem(&mut self) {
         self.problem = None;
     }
 
     /// Removes the header of a problem that was not confirmed.
-    pub(super) fn strip_problem(&self, parts: &mut Parts) {
+    pub(crate) fn strip_problem(&self, parts: &mut Parts) {
         if self.problem.is_none() {
             parts.headers.remove(IDEMPOTENCY_PROBLEM);
         }
