@@ -24,6 +24,9 @@ mod guides {
     #[doc = include_str!("../../docs/guide/rolling-it-out.md")]
     struct RollingItOut;
 
+    #[doc = include_str!("../../docs/guide/stripe-sdks.md")]
+    struct StripeSdks;
+
     #[doc = include_str!("../../docs/guide/webhooks.md")]
     struct Webhooks;
 }

@@ -51,6 +51,13 @@ pub(crate) struct ApiServer {
     task: JoinHandle<()>,
 }
 
+/// Logs settings that are likely to do harm.
+fn log_warnings(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
 /// Starts everything that a configuration needs. Must be called in a runtime. `approver` accepts
 /// that records are lost because routes have changed.
 pub(crate) async fn start(
@@ -63,6 +70,7 @@ pub(crate) async fn start(
     let approval = approver.map(|approver| Approval::new(approver, audit_of(&config)));
     let approval = approval.as_ref();
     let routes = route_identity::check(&mut config, &store, &dropped_secrets, approval).await?;
+    log_warnings(&config);
     let operators = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
         None => None,
@@ -238,6 +246,7 @@ impl ConfigReloader {
         let approval = approver.map(|approver| Approval::new(approver, audit_of(&self.started)));
         let routes = route_identity::check(&mut config, store, &[], approval.as_ref()).await;
         let routes = routes.map_err(text)?;
+        log_warnings(&config);
         let prepared = self.reloader.prepare(&config).map_err(text)?;
         routes.remember(store).await.map_err(text)?;
         self.context.metrics.add_scopes(scopes(&config));

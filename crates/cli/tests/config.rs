@@ -172,6 +172,23 @@ fn what_the_guide_to_deadlines_says_to_write_is_read() {
 }
 
 #[test]
+fn what_the_guides_say_about_dialects_is_read() {
+    let guides = [
+        include_str!("../../../docs/guide/stripe-sdks.md"),
+        include_str!("../../../docs/guide/client-errors.md"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for guide in guides {
+        let (_, rest) = guide.split_once("```toml\n").unwrap();
+        fs::write(folder.path().join("semel.toml"), rest.split("```").next().unwrap()).unwrap();
+        let args = ["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+        let checked = stdout(folder.path(), &args);
+        assert!(checked.contains("errors of Semel: stripe"), "{checked}");
+        assert!(checked.contains("outcome-unknown is 400"), "{checked}");
+    }
+}
+
+#[test]
 fn what_the_guide_to_webhooks_says_to_write_is_read() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
     let guide = fs::read_to_string(guide).unwrap();

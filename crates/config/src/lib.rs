@@ -24,6 +24,7 @@ mod callers;
 mod capture;
 mod cli_overrides;
 mod deadline;
+mod dialect;
 mod effects;
 mod explain;
 mod files;
@@ -61,7 +62,7 @@ use std::{
 };
 
 use http::{HeaderName, Method, Uri, uri::Authority};
-use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
+use semel::core::{Dialect, FingerprintRule, Policy, Scope, canonical::Pointer, dialect::KeyPlace};
 use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
 
 pub use self::{
@@ -321,6 +322,8 @@ pub struct Guard {
     /// What is compared between retries; `None` on a route with a signature for CloudEvents, where
     /// the body counts only if the key is not in it.
     pub fingerprint: Option<FingerprintRule>,
+    /// How keys and errors look to clients.
+    pub dialect: Dialect,
     /// How requests and answers are handled.
     pub policy: Policy,
     /// Whether the policy says what is kept under a key from the body, too; otherwise only a
@@ -404,6 +407,15 @@ pub enum KeySource {
 }
 
 impl KeySource {
+    /// Where the clients of a provider send the key.
+    fn of_dialect(dialect: &Dialect) -> Self {
+        match dialect.key() {
+            KeyPlace::Json(pointer) => Self::Json(Pointer::parse(pointer).into_iter().collect()),
+            KeyPlace::Header(name) => Self::Header(HeaderName::from_static(name)),
+            _ => Self::Header(semel_tower::header::IDEMPOTENCY_KEY),
+        }
+    }
+
     /// Whether a key from there may be in the body.
     pub const fn may_be_in_body(&self) -> bool {
         match self {

@@ -189,8 +189,13 @@ fn guarded(guard: &Guard) -> Lines {
         ("guard", true.into()),
         ("mode", guard.mode.word().into()),
         ("key", key(guard)),
+        ("dialect", guard.dialect.name().into()),
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
     ];
+    let problems = guard.statuses();
+    if !problems.is_empty() {
+        lines.push(("statuses", problems.into_iter().collect()));
+    }
     lines.extend(guard.was.as_ref().map(|scope| ("was", json!({ "scope": scope.as_str() }))));
     lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
     lines.push(("about", guard.about.word().into()));

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
+use semel::core::{Dialect, Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use semel_tower::Network;
 use serde_json::json;
 
@@ -10,6 +10,7 @@ use super::{
     AboutSource, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
     capture::Captures,
     deadline::DeadlineSetting,
+    dialect::ProblemStatuses,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
     rules::{FingerprintSetting, RecordSetting, UpstreamRule},
@@ -259,6 +260,14 @@ settings! {
         /// `required` is false, true, or "warn" (a response to a request without a key announces
         /// that a key will be required). The header is forwarded to the upstream unchanged.
         key: KeySetting = default(json!({ "header": "Idempotency-Key", "required": false }));
+        /// Provider whose clients the route has: the longest key, and the statuses and documents of
+        /// Semel's own errors, are those of "ietf" (RFC 9457), "stripe", "paypal", "adyen" or
+        /// "square". It also sets the default of `key`: `PayPal-Request-Id` for "paypal",
+        /// `{ json = "/idempotency_key" }` for "square".
+        dialect: Dialect = default("ietf");
+        /// Statuses of single errors that differ from the dialect, by the name of the error. A
+        /// final error should not have a status that SDKs retry (408, 409, 429, 5xx).
+        statuses: ProblemStatuses = example(json!({ "key-reused": 400 }));
         /// How the caller is identified, tried in this order: "authorization", "anonymous" (a
         /// request without any credential, and without a header or query parameter that may name
         /// its sender, such as `X-User-Id`, unless `key` or `fingerprint.headers` lists that

@@ -5,7 +5,8 @@ mod policy;
 use std::sync::Arc;
 
 use semel::core::{
-    BodyRule, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope, store::METADATA_ENTRIES_MAX,
+    BodyRule, Dialect, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope,
+    store::METADATA_ENTRIES_MAX,
 };
 
 use super::{
@@ -285,7 +286,8 @@ impl<'l> Layers<'l, '_, '_> {
         let written = self.field(|table| &table.signature);
         let signature = written.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
-        let (key, required) = self.key(scheme);
+        let dialect = self.dialect();
+        let (key, required) = self.key(scheme, &dialect);
         let policy = self.policy();
         let callers = match self.nearest(|table| &table.caller) {
             Some(Located { value: OneOrMore(rules), .. }) => {
@@ -321,6 +323,7 @@ impl<'l> Layers<'l, '_, '_> {
             warned_since: None,
             key,
             required,
+            dialect,
             callers,
             signature: match signature {
                 Some(rule) => Some(rule?),
@@ -368,9 +371,23 @@ impl<'l> Layers<'l, '_, '_> {
         }
     }
 
+    /// The dialect, with the statuses of the route.
+    fn dialect(&self) -> Dialect {
+        let dialect = self.pick(|table| &table.dialect).map(|at| at.value.clone());
+        let dialect = dialect.unwrap_or_default();
+        match self.pick(|table| &table.statuses) {
+            Some(at) => at.value.apply(dialect),
+            None => dialect,
+        }
+    }
+
     /// The sources of the key, and whether a key is required. A signature requires one, and most
     /// schemes define its source.
-    fn key(&mut self, scheme: Option<&SignatureScheme>) -> (Vec<KeySource>, Required) {
+    fn key(
+        &mut self,
+        scheme: Option<&SignatureScheme>,
+        dialect: &Dialect,
+    ) -> (Vec<KeySource>, Required) {
         let own = self.own.value.key.value();
         let inherited = self.defaults.key.value();
         let signed_here = !self.own.value.signature.is_absent();
@@ -392,8 +409,7 @@ impl<'l> Layers<'l, '_, '_> {
                  key = \"X-Event-Id\"",
             );
         }
-        let header = || vec![KeySource::Header(http::HeaderName::from_static("idempotency-key"))];
-        let sources = sources.unwrap_or_else(header);
+        let sources = sources.unwrap_or_else(|| vec![KeySource::of_dialect(dialect)]);
         if let Some(scheme) = scheme {
             self.refuse_renaming(&sources, scheme);
         }

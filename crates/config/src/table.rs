@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel::core::{Keep, Policy, canonical::Pointer};
 
 use super::{
-    CallerRule, Config, Guard, KeySource, Mode, Required, Upstream, units::time_text,
+    CallerRule, Config, Guard, KeySource, Mode, Required, Route, Upstream, units::time_text,
     values::Keyword as _,
 };
 
@@ -46,9 +46,19 @@ impl Config {
         });
         let guards = guards.flat_map(|(place, guard)| {
             let notes = guard.keep_note().into_iter().chain(guard.caller_note());
+            let notes = notes.chain(guard.status_warnings());
             notes.map(move |note| format!("{place}: {note}")).collect::<Vec<_>>()
         });
         slow.map(note).into_iter().chain(guards).collect()
+    }
+
+    /// Warnings about settings that are likely to do harm, for the log. The notes contain them.
+    pub fn warnings(&self) -> Vec<String> {
+        let warnings = |route: &Route| {
+            let warnings = route.guard.iter().flat_map(Guard::status_warnings);
+            warnings.map(|it| format!("{}: {it}", route.matches)).collect::<Vec<_>>()
+        };
+        self.routes.iter().flat_map(warnings).collect()
     }
 }
 

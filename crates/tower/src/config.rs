@@ -8,7 +8,7 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
 use semel::{
     Deadline, EventKind, Semel,
-    core::{FingerprintRule, HostRule, Policy, RetryContext, Scope, canonical::Pointer},
+    core::{Dialect, FingerprintRule, HostRule, Policy, RetryContext, Scope, canonical::Pointer},
 };
 
 use crate::{
@@ -48,6 +48,7 @@ pub(crate) struct LayerConfig {
     pub(crate) scope: Scope,
     pub(crate) callers: Callers,
     pub(crate) key: KeyRule,
+    pub(crate) dialect: Dialect,
     pub(crate) policy: Arc<Policy>,
     /// The policy for a key from the body, if the sender is not proven.
     pub(crate) policy_for_body_key: Arc<Policy>,
@@ -89,6 +90,7 @@ impl LayerConfig {
             scope,
             callers,
             key: KeyRule::default(),
+            dialect: Dialect::IETF,
             policy_for_body_key: Arc::new(policy.keeping_successes()),
             policy: Arc::new(policy),
             keep_under_body_keys: false,
@@ -156,7 +158,14 @@ impl LayerConfig {
 
     pub(crate) fn set_key(&mut self, key: KeyRule) {
         self.key = key;
+        self.key.set_bytes_max(self.dialect.key_bytes_max());
         self.adjust_callers();
+    }
+
+    pub(crate) fn set_dialect(&mut self, dialect: Dialect) {
+        let key = KeyRule::of_dialect(&dialect).with_requirement_of(&self.key);
+        self.dialect = dialect;
+        self.set_key(key);
     }
 
     pub(crate) fn set_forwarded_host(&mut self) {
@@ -233,7 +242,7 @@ impl LayerConfig {
     pub(crate) fn responder(&self, version: Version, headers: &HeaderMap) -> Responder<'_> {
         let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc_request(version, headers));
         let retry = RetryContext::guarded(self.policy.on_unknown);
-        Responder { docs, grpc, inbox: self.signature.is_some(), retry }
+        Responder { docs, dialect: &self.dialect, grpc, inbox: self.signature.is_some(), retry }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

@@ -5,7 +5,10 @@ mod json;
 mod missing;
 
 use http::{HeaderMap, HeaderName};
-use semel::core::{BodyKind, Key, KeyError, Problem, canonical::Pointer};
+use semel::core::{
+    BodyKind, Dialect, Key, KeyError, Problem, canonical::Pointer, dialect::KeyPlace,
+    key::KEY_BYTES_MAX,
+};
 
 use self::cloud_event::EventMode;
 use crate::{header, refusal::RequestRefusal};
@@ -28,6 +31,8 @@ use crate::{header, refusal::RequestRefusal};
 pub struct KeyRule {
     sources: Vec<KeyLocation>,
     requirement: KeyRequirement,
+    /// A lower limit than usual for the key of a header or of one member of the body.
+    bytes_max: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -120,8 +125,21 @@ impl KeyRule {
         Self::one(KeyLocation::CloudEvent)
     }
 
+    /// Where the clients of a provider send the key. [`IdempotencyLayer::dialect`] uses it.
+    ///
+    /// [`IdempotencyLayer::dialect`]: crate::IdempotencyLayer::dialect
+    #[must_use]
+    pub fn of_dialect(dialect: &Dialect) -> Self {
+        match dialect.key() {
+            KeyPlace::Header(name) => Self::header(HeaderName::from_static(name)),
+            KeyPlace::Json(pointer) => Self::json_members(Pointer::parse(pointer)),
+            _ => Self::default(),
+        }
+    }
+
     fn one(source: KeyLocation) -> Self {
-        Self { sources: vec![source], requirement: KeyRequirement::Optional }
+        let requirement = KeyRequirement::Optional;
+        Self { sources: vec![source], requirement, bytes_max: None }
     }
 
     /// Adds the sources of `other` after those of this rule. The result is as strict as the
@@ -155,6 +173,15 @@ impl KeyRule {
         self
     }
 
+    pub(crate) const fn with_requirement_of(mut self, other: &Self) -> Self {
+        self.requirement = other.requirement;
+        self
+    }
+
+    pub(crate) const fn set_bytes_max(&mut self, bytes_max: Option<usize>) {
+        self.bytes_max = bytes_max;
+    }
+
     pub(crate) const fn requirement(&self) -> KeyRequirement {
         self.requirement
     }
@@ -184,7 +211,7 @@ impl KeyRule {
             match source {
                 KeyLocation::Json(_) => return Ok(KeyLookup::InBody(index)),
                 KeyLocation::Header(name) => {
-                    if let Some(key) = in_header(headers, name)? {
+                    if let Some(key) = self.in_header(headers, name)? {
                         return Ok(KeyLookup::Key(key));
                     }
                 }
@@ -208,8 +235,10 @@ impl KeyRule {
     ) -> Result<Option<RequestKey>, RequestRefusal> {
         for source in self.sources.iter().skip(from) {
             let (key, from_body) = match source {
-                KeyLocation::Header(name) => (in_header(headers, name)?, false),
-                KeyLocation::Json(pointers) => (json::key(kind, body, pointers)?, true),
+                KeyLocation::Header(name) => (self.in_header(headers, name)?, false),
+                KeyLocation::Json(pointers) => {
+                    (json::key(kind, body, pointers, self.bytes_max)?, true)
+                }
                 KeyLocation::CloudEvent => match cloud_event::mode(headers)? {
                     Some(EventMode::Binary(key)) => (Some(key), false),
                     Some(EventMode::Structured) => (Some(cloud_event::in_body(body)?), true),
@@ -222,6 +251,21 @@ impl KeyRule {
         }
         Ok(None)
     }
+
+    fn in_header(
+        &self,
+        headers: &HeaderMap,
+        name: &HeaderName,
+    ) -> Result<Option<Key>, RequestRefusal> {
+        let max = self.bytes_max.unwrap_or(KEY_BYTES_MAX);
+        let lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+        match Key::from_header(lines) {
+            Ok(Some(key)) if key.as_str().len() > max => Err(too_long(key.as_str().len(), max)),
+            Ok(key) => Ok(key),
+            Err(KeyError::TooLong { length }) => Err(too_long(length, max)),
+            Err(error) => Err(malformed(error.to_string())),
+        }
+    }
 }
 
 /// A key, and whether it came from the body.
@@ -231,13 +275,12 @@ pub(crate) struct RequestKey {
     pub(crate) from_body: bool,
 }
 
-fn in_header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, RequestRefusal> {
-    let lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
-    Key::from_header(lines).map_err(malformed)
+fn too_long(length: usize, max: usize) -> RequestRefusal {
+    malformed(format!("the key has {length} characters; shorten it to {max} or fewer"))
 }
 
-fn malformed(error: KeyError) -> RequestRefusal {
-    RequestRefusal::detailed(Problem::KeyMalformed, error.to_string())
+fn malformed(detail: String) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::KeyMalformed, detail)
 }
 
 #[cfg(test)]
@@ -305,6 +348,38 @@ mod tests {
         assert!(refusal.detail.unwrap().contains("0x20"));
         let twice = headers(&[("idempotency-key", "a"), ("idempotency-key", "a")]);
         assert_eq!(rule.find_in_headers(&twice).unwrap_err().problem, Problem::KeyMalformed);
+    }
+
+    #[test]
+    fn a_dialect_may_allow_shorter_keys_only() {
+        let mut rule = KeyRule::of_dialect(&Dialect::ADYEN);
+        rule.set_bytes_max(Dialect::ADYEN.key_bytes_max());
+        let find = |length: usize| {
+            let value = "k".repeat(length);
+            let mut headers = HeaderMap::new();
+            headers.append("idempotency-key", value.parse().unwrap());
+            rule.find_in_headers(&headers)
+        };
+        assert_eq!(find(64).unwrap(), KeyLookup::Key(key(&"k".repeat(64))));
+        for length in [65, 255, 256, 300] {
+            let refusal = find(length).unwrap_err();
+            assert_eq!(refusal.problem, Problem::KeyMalformed);
+            let detail = format!("the key has {length} characters; shorten it to 64 or fewer");
+            assert_eq!(refusal.detail.unwrap(), detail);
+        }
+        let mut rule = KeyRule::of_dialect(&Dialect::SQUARE);
+        rule.set_bytes_max(Dialect::SQUARE.key_bytes_max());
+        let find = |member: &str| {
+            let body = format!(r#"{{"idempotency_key":"{member}"}}"#);
+            rule.find_in_request(0, &HeaderMap::new(), &BodyKind::Json, body.as_bytes())
+        };
+        assert!(find(&"k".repeat(45)).unwrap().is_some());
+        // 23 characters of two bytes.
+        for member in ["k".repeat(46), "ü".repeat(23), "k".repeat(300)] {
+            let refusal = find(&member).unwrap_err();
+            assert_eq!(refusal.problem, Problem::KeyMalformed);
+            assert!(refusal.detail.unwrap().ends_with("shorten it to 45 bytes or fewer"));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 use http::{HeaderName, Method};
 use semel::{
     Semel,
-    core::{BodyRule, FingerprintRule, Keep, OnUnknown, Policy, QueryRule, Scope},
+    core::{BodyRule, Dialect, FingerprintRule, Keep, OnUnknown, Policy, QueryRule, Scope},
 };
 use tower_layer::Layer;
 
@@ -106,6 +106,28 @@ impl IdempotencyLayer {
     /// required.
     pub fn key(self, rule: KeyRule) -> Self {
         self.with(|config| config.set_key(rule))
+    }
+
+    /// Speaks the dialect of a provider: the statuses and the documents of the layer's own errors,
+    /// and the longest key. It also sets where the [key](IdempotencyLayer::key) is, so set that
+    /// afterwards if it is elsewhere. What runs and what is replayed is the same in every dialect,
+    /// and so are the errors of gRPC.
+    ///
+    /// ```
+    /// use semel::{MemoryStore, Semel, core::{Dialect, Problem, Scope}};
+    /// use semel_tower::{Callers, IdempotencyLayer};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let semel = Semel::new(MemoryStore::new());
+    /// let dialect = Dialect::STRIPE.with_status(Problem::ResponseNotRetained, 400)?;
+    /// let layer = IdempotencyLayer::new(&semel, Scope::new("charges")?, Callers::anonymous())
+    ///     .dialect(dialect);
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dialect(self, dialect: Dialect) -> Self {
+        self.with(|config| config.set_dialect(dialect))
     }
 
     /// A former scope of this layer's operations. A new operation is looked up there too and gets

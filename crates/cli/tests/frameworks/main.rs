@@ -14,13 +14,14 @@ mod gateway;
 mod http;
 mod http_proxy;
 mod idle;
+mod lossy_sdks;
 mod pages;
 mod process;
 mod retries;
 mod scripted_api;
 mod sdks;
 mod spellings;
-mod stripe_sdk;
+mod vendor_sdk;
 mod webhook_services;
 
 /// Where the apps, the clients and their pins are.

@@ -17,6 +17,7 @@ mod basics;
 mod client_certificates;
 mod crashes;
 mod deadlines;
+mod dialects;
 mod ends;
 mod fair_shares;
 mod hangups;

@@ -9,11 +9,11 @@ use http::{
 use http_body_util::{Either, Full};
 use semel::{
     Sender,
-    core::{Problem, RetryContext, Scope},
+    core::{Dialect, Problem, RetryContext, Scope},
 };
 use semel_tower::{
     Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal,
+    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -80,6 +80,7 @@ enum RouteHandler {
     Guarded {
         service: Idempotency<Forward>,
         keys: Vec<KeySource>,
+        dialect: Dialect,
         /// The headers that the guard reads.
         read: Vec<HeaderName>,
         /// Whether the signature of every request is verified, which needs the whole body.
@@ -152,6 +153,7 @@ impl RouteTable {
                     RouteHandler::Guarded {
                         service,
                         keys,
+                        dialect: guard.dialect.clone(),
                         read,
                         signed,
                         scope,
@@ -250,15 +252,14 @@ impl RouteTable {
         };
         let read = handler.map(RouteHandler::read).unwrap_or_default();
         if let Err(detail) = check::check_connection(request.headers(), read) {
-            return ResponseKind::Refused(Box::new(bad_request::response(
-                StatusCode::BAD_REQUEST,
-                &detail,
-            )));
+            let response = bad_request::response(StatusCode::BAD_REQUEST, &detail);
+            return ResponseKind::Refused(Box::new(response));
         }
         let forward = match handler {
             Some(RouteHandler::Guarded {
                 service,
                 keys,
+                dialect,
                 read: names,
                 signed,
                 scope,
@@ -271,9 +272,9 @@ impl RouteTable {
                     self.metrics.unguarded(UnguardedReason::Method);
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
-                let guards = is_guarded && *mode == Mode::Guard;
-                let read = *signed || (guards && has_key(keys, request.headers()));
-                let failure = FailureResponse::of(&request);
+                let may_have_key = *mode == Mode::Guard && has_key(keys, request.headers());
+                let read = *signed || (is_guarded && may_have_key);
+                let failure = FailureResponse::of(&request, dialect.clone());
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
@@ -301,7 +302,7 @@ impl RouteTable {
             uri: request.uri().clone(),
             failures: Arc::clone(&self.failures),
         };
-        let failure = FailureResponse::of(&request);
+        let failure = FailureResponse::of(&request, Dialect::IETF);
         let may_stall = may_stall(&request, forward);
         let request = self.with_pace(request, &[], false, may_stall, peer);
         let mut forward = forward.clone();
@@ -411,21 +412,22 @@ enum ResponseKind {
 
 /// Builds the response to an unguarded request that could not be forwarded. For a guarded one the
 /// layer does that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct FailureResponse {
+    dialect: Dialect,
     grpc: bool,
     retry: RetryContext,
 }
 
 impl FailureResponse {
-    fn of<B>(request: &Request<B>) -> Self {
+    fn of<B>(request: &Request<B>, dialect: Dialect) -> Self {
         let grpc = is_grpc_request(request.version(), request.headers());
-        Self { grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
+        Self { dialect, grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
     }
 
     fn response(self, error: &BoxError) -> Response<GatewayBody> {
         let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
-        refusal(problem, self.grpc, self.retry).map(Either::Left)
+        refusal_in(&self.dialect, problem, self.grpc, self.retry).map(Either::Left)
     }
 }
 
@@ -500,6 +502,7 @@ fn build_layer(
     };
     layer = guard.fingerprint.iter().cloned().fold(layer, IdempotencyLayer::fingerprint);
     layer = layer
+        .dialect(guard.dialect.clone())
         .key(key)
         .policy(guard.policy.clone())
         .keep_headers(guard.keep_headers.iter().cloned())

@@ -14,7 +14,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use semel::{
     Event, EventKind, Observer, Semel,
-    core::{Problem, StateName, Store, canonical::Pointer},
+    core::{Dialect, Problem, StateName, Store, canonical::Pointer},
 };
 use semel_testkit::flaky_store::StoreCondition;
 use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
@@ -98,8 +98,8 @@ async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
         let harness = events.harness();
         let app = harness.app_with(layer(&harness), move |_| async move {
             let problem = Problem::InProgress;
-            let other = Problem::KeyReused.document(None);
-            let document = if other_type { other } else { problem.document(None) };
+            let other = Dialect::IETF.document(Problem::KeyReused, None);
+            let document = if other_type { other } else { Dialect::IETF.document(problem, None) };
             let headers = [
                 ("content-type", "application/problem+json"),
                 ("idempotency-problem", problem.slug()),

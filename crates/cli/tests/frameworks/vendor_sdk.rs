@@ -1,4 +1,4 @@
-//! Stripe's own SDKs as clients.
+//! The SDKs of Stripe and of OpenAI as clients, unchanged.
 
 use std::{
     io::Write as _,
@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use crate::{HERE, process::prepared};
 
-/// In which language.
+/// Whose, and in which language.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sdk {
-    Python,
-    Node,
+    StripePython,
+    StripeNode,
+    OpenAiPython,
+    OpenAiNode,
 }
 
 /// One call. The SDK may send it several times.
@@ -34,7 +36,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Creates an object under a key, as a caller of its own.
+    /// Creates an object under a key, as a caller of its own. OpenAI's SDK creates a completion
+    /// whatever the resource.
     pub(crate) fn create(resource: &'static str, key: &str) -> Self {
         Self {
             name: key.to_owned(),
@@ -80,22 +83,27 @@ pub(crate) struct Calling {
 }
 
 impl Sdk {
+    const fn script(self) -> &'static str {
+        match self {
+            Self::StripePython => "stripe_sdk.py",
+            Self::StripeNode => "stripe_sdk.js",
+            Self::OpenAiPython => "openai_sdk.py",
+            Self::OpenAiNode => "openai_sdk.js",
+        }
+    }
+
     /// Begins to make calls: those of a sequence one after the other, the sequences at the same
     /// time. `None` where the language is not there.
     pub(crate) fn call(self, server: SocketAddr, sequences: &[Vec<Call>]) -> Option<Calling> {
         let mut command = match self {
-            Self::Python => {
-                let mut python = Command::new(prepared("SEMEL_TEST_PYTHON")?);
-                python.arg(format!("{HERE}/clients/stripe_sdk.py"));
-                python
-            }
-            Self::Node => {
+            Self::StripePython | Self::OpenAiPython => Command::new(prepared("SEMEL_TEST_PYTHON")?),
+            Self::StripeNode | Self::OpenAiNode => {
                 let mut node = Command::new("node");
                 node.env("NODE_PATH", prepared("SEMEL_TEST_NODE_MODULES")?);
-                node.arg(format!("{HERE}/clients/stripe_sdk.js"));
                 node
             }
         };
+        command.arg(format!("{HERE}/clients/{}", self.script()));
         command.env("NO_PROXY", "127.0.0.1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
         let wanted = json!({ "url": format!("http://{server}"), "sequences": sequences });
