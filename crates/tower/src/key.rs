@@ -10,6 +10,48 @@ use semel::core::{BodyKind, Key, KeyError, Problem, canonical::Pointer};
 use self::cloud_event::EventMode;
 use crate::{header, refusal::RequestRefusal};
 
+/// A place where the key of a request may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyLocation {
+    /// A header; gRPC metadata too.
+    Header(HeaderName),
+    /// One member of a JSON body, or several combined.
+    Json(Vec<Pointer>),
+    /// The source and the id of a CloudEvent.
+    CloudEvent,
+}
+
+impl KeyLocation {
+    /// Whether a key from there may be in the body.
+    #[must_use]
+    pub const fn may_be_in_body(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::CloudEvent => true,
+            Self::Header(_) => false,
+        }
+    }
+
+    /// The headers that may hold the key.
+    #[must_use]
+    pub fn headers(&self) -> Vec<HeaderName> {
+        match self {
+            Self::Header(name) => vec![name.clone()],
+            Self::Json(_) => Vec::new(),
+            Self::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
+        }
+    }
+
+    /// Whether a request with these headers may have a key there.
+    #[must_use]
+    pub fn may_be_in(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Header(name) => headers.contains_key(name),
+            Self::Json(_) => true,
+            Self::CloudEvent => cloud_event::may_be_in(headers),
+        }
+    }
+}
+
 /// Where a route finds the key of a request, and whether it must have one.
 ///
 /// The sources are read in order, and the first that is present counts. A key that is present and
@@ -28,14 +70,6 @@ use crate::{header, refusal::RequestRefusal};
 pub struct KeyRule {
     sources: Vec<KeyLocation>,
     requirement: KeyRequirement,
-}
-
-#[derive(Clone, Debug)]
-enum KeyLocation {
-    Header(HeaderName),
-    /// One member of the body, or several combined.
-    Json(Vec<Pointer>),
-    CloudEvent,
 }
 
 /// Whether a request must have a key, the strictest last.
@@ -120,8 +154,15 @@ impl KeyRule {
         Self::one(KeyLocation::CloudEvent)
     }
 
-    fn one(source: KeyLocation) -> Self {
-        Self { sources: vec![source], requirement: KeyRequirement::Optional }
+    /// A key at the first of these places that has one.
+    #[must_use]
+    pub fn any(locations: impl IntoIterator<Item = KeyLocation>) -> Self {
+        let sources = locations.into_iter().collect();
+        Self { sources, requirement: KeyRequirement::Optional }
+    }
+
+    fn one(location: KeyLocation) -> Self {
+        Self::any([location])
     }
 
     /// Adds the sources of `other` after those of this rule. The result is as strict as the
@@ -161,12 +202,7 @@ impl KeyRule {
 
     /// The headers that may hold the key.
     pub(crate) fn headers(&self) -> Vec<HeaderName> {
-        let headers = |source: &KeyLocation| match source {
-            KeyLocation::Header(name) => vec![name.clone()],
-            KeyLocation::Json(_) => Vec::new(),
-            KeyLocation::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
-        };
-        self.sources.iter().flat_map(headers).collect()
+        self.sources.iter().flat_map(KeyLocation::headers).collect()
     }
 
     /// Whether every header that may hold the key is signed.

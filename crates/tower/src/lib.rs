@@ -408,6 +408,7 @@ mod body;
 mod buffered_body;
 mod caller;
 mod capture;
+mod client_context;
 mod collect;
 mod config;
 mod content_coding;
@@ -446,11 +447,12 @@ pub use caller::ClientCertificateError;
 #[cfg(feature = "jwks-url")]
 pub use caller::check_jwks_url;
 pub use caller::{
-    Callers, CallersError, CertificateField, ClientCertificate, Network, NetworkError, PeerAddress,
+    Callers, CallersError, CertificateField, ClientCertificate, Network, NetworkError,
     SECRET_BYTES_MIN, Secret, SecretError,
 };
 #[cfg(feature = "jwt")]
 pub use caller::{Jwks, JwksError, JwtVerifier};
+pub use client_context::ClientContext;
 pub use config::{READ_ON_DEFAULT, RecordContent};
 pub use deadline::{DeadlineHeader, DeadlineRule};
 #[cfg(feature = "axum")]
@@ -458,7 +460,7 @@ pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuard
 pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
 pub use handler_signals::{CallBroken, EndsWithConnection, NeverReached, Streaming};
-pub use key::KeyRule;
+pub use key::{KeyLocation, KeyRule};
 pub use layer::IdempotencyLayer;
 pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};
