@@ -131,7 +131,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{Config, KeySource, Overrides};
+    use semel_tower::KeyLocation;
+
+    use crate::{Config, Overrides};
 
     fn guard(defaults: &str, lines: &str) -> Guard {
         let source = format!(
@@ -151,7 +153,7 @@ mod tests {
         assert_ne!(paypal.key_text(), ietf.key_text());
         let square = guard("dialect = \"paypal\"", "dialect = \"square\"");
         let pointer = "/idempotency_key".parse().unwrap();
-        assert_eq!(square.key, [KeySource::Json(vec![pointer])]);
+        assert_eq!(square.key, [KeyLocation::Json(vec![pointer])]);
         for (defaults, lines) in [
             ("dialect = \"paypal\"", "key = \"Idempotency-Key\""),
             ("key = \"Idempotency-Key\"", "dialect = \"paypal\""),

@@ -5,7 +5,7 @@ use semel::core::{
 };
 use semel_tower::RecordContent;
 
-use super::{CallerRule, Config, Guard, KeySource, Mode, units::time_text};
+use super::{CallerRule, Config, Guard, KeyLocation, Mode, units::time_text};
 
 /// The statuses that are shown: one of each kind, and the two that look like a refusal.
 const STATUSES: [u16; 6] = [200, 307, 402, 429, 500, 503];
@@ -37,7 +37,7 @@ impl Guard {
     /// A line for each effect, with the answers that have it, and one for the dialect.
     fn effects(&self) -> Vec<String> {
         let unproven = self.unproven_policy();
-        let in_body = |source: &KeySource| matches!(source, KeySource::Json(_));
+        let in_body = |source: &KeyLocation| matches!(source, KeyLocation::Json(_));
         let always = self.key.iter().all(in_body) && !self.callers.iter().any(CallerRule::proves);
         let status = |status: u16| {
             let facts =

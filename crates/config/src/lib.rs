@@ -62,8 +62,8 @@ use std::{
 };
 
 use http::{HeaderName, Method, Uri, uri::Authority};
-use semel::core::{Dialect, FingerprintRule, Policy, Scope, canonical::Pointer, dialect::KeyPlace};
-use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
+use semel::core::{Dialect, FingerprintRule, Policy, Scope};
+use semel_tower::{CaptureSource, CertificateField, KeyLocation, Network, RecordContent};
 
 pub use self::{
     callers::is_forwarded,
@@ -312,7 +312,7 @@ pub struct Guard {
     /// Since when requests without a key are warned, as the store remembers it.
     pub warned_since: Option<SystemTime>,
     /// Sources of the key, tried in this order.
-    pub key: Vec<KeySource>,
+    pub key: Vec<KeyLocation>,
     /// Whether a key is required.
     pub required: Required,
     /// Caller rules, tried in this order.
@@ -352,12 +352,7 @@ impl Guard {
 
     /// The headers that may hold the key.
     pub fn key_headers(&self) -> Vec<HeaderName> {
-        let headers = |source: &KeySource| match source {
-            KeySource::Header(name) => vec![name.clone()],
-            KeySource::Json(_) => Vec::new(),
-            KeySource::CloudEvent => ["ce-source", "ce-id"].map(HeaderName::from_static).to_vec(),
-        };
-        self.key.iter().flat_map(headers).collect()
+        self.key.iter().flat_map(KeyLocation::headers).collect()
     }
 
     /// The headers that the guard reads, except those of the signature.
@@ -393,36 +388,6 @@ pub enum Mode {
     Guard,
     /// Its requests pass as if there were no Semel, and what it would have done is counted.
     Observe,
-}
-
-/// A place where a key may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// A header; gRPC metadata too.
-    Header(HeaderName),
-    /// A place in a JSON body, or several together.
-    Json(Vec<Pointer>),
-    /// The source and the id of a CloudEvent.
-    CloudEvent,
-}
-
-impl KeySource {
-    /// Where the clients of a provider send the key.
-    fn of_dialect(dialect: &Dialect) -> Self {
-        match dialect.key() {
-            KeyPlace::Json(pointer) => Self::Json(Pointer::parse(pointer).into_iter().collect()),
-            KeyPlace::Header(name) => Self::Header(HeaderName::from_static(name)),
-            _ => Self::Header(semel_tower::header::IDEMPOTENCY_KEY),
-        }
-    }
-
-    /// Whether a key from there may be in the body.
-    pub const fn may_be_in_body(&self) -> bool {
-        match self {
-            Self::Json(_) | Self::CloudEvent => true,
-            Self::Header(_) => false,
-        }
-    }
 }
 
 /// Whether a request must have a key.

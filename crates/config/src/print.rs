@@ -10,7 +10,7 @@ use semel_tower::{CaptureSource, RecordContent};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway, Guard, KeySource,
+    Api, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway, Guard, KeyLocation,
     Limits, Required, Route, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream,
     WebhookSecretSource,
     explain::toml_text,
@@ -229,7 +229,7 @@ impl Guard {
     /// Whether `keep` may be printed. Where it is not set, and less is kept under a key from the
     /// body, printing it would change that.
     fn keep_is_printed(&self) -> bool {
-        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        let in_body = self.key.iter().any(KeyLocation::may_be_in_body);
         !in_body || self.signature.is_some() || self.keep_under_body_keys
     }
 }
@@ -294,14 +294,14 @@ impl Guard {
     }
 }
 
-fn key_source(source: &KeySource) -> Value {
+fn key_source(source: &KeyLocation) -> Value {
     match source {
-        KeySource::Header(name) => json!({ "header": name.as_str() }),
-        KeySource::Json(pointers) => match &pointers[..] {
+        KeyLocation::Header(name) => json!({ "header": name.as_str() }),
+        KeyLocation::Json(pointers) => match &pointers[..] {
             [only] => json!({ "json": only.as_str() }),
             several => json!({ "json": pointers_of(several) }),
         },
-        KeySource::CloudEvent => json!({ "cloudevents": true }),
+        KeyLocation::CloudEvent => json!({ "cloudevents": true }),
     }
 }
 

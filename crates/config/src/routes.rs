@@ -10,7 +10,7 @@ use semel::core::{
 };
 
 use super::{
-    CallerRule, Guard, KeySource, Match, Mode, OnUnmatched, Required, Route, Segment,
+    CallerRule, Guard, KeyLocation, Match, Mode, OnUnmatched, Required, Route, Segment,
     SignatureScheme, Upstream, callers,
     loader::Loader,
     raw::{File, RouteTable},
@@ -312,7 +312,7 @@ impl<'l> Layers<'l, '_, '_> {
             deadline: self.pick(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
             keep_under_body_keys: !self.is_signed()
-                && key.iter().any(KeySource::may_be_in_body)
+                && key.iter().any(KeyLocation::may_be_in_body)
                 && self.nearest(|table| &table.keep).is_some(),
             about: self.pick(|table| &table.about).map(|at| at.value).unwrap_or_default(),
             capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
@@ -387,7 +387,7 @@ impl<'l> Layers<'l, '_, '_> {
         &mut self,
         scheme: Option<&SignatureScheme>,
         dialect: &Dialect,
-    ) -> (Vec<KeySource>, Required) {
+    ) -> (Vec<KeyLocation>, Required) {
         let own = self.own.value.key.value();
         let inherited = self.defaults.key.value();
         let signed_here = !self.own.value.signature.is_absent();
@@ -409,7 +409,7 @@ impl<'l> Layers<'l, '_, '_> {
                  key = \"X-Event-Id\"",
             );
         }
-        let sources = sources.unwrap_or_else(|| vec![KeySource::of_dialect(dialect)]);
+        let sources = sources.unwrap_or_else(|| vec![KeyLocation::of_dialect(dialect)]);
         if let Some(scheme) = scheme {
             self.refuse_renaming(&sources, scheme);
         }
@@ -417,12 +417,12 @@ impl<'l> Layers<'l, '_, '_> {
     }
 
     /// Reports unsigned sources before signed ones: they would let an attacker choose the key.
-    fn refuse_renaming(&mut self, sources: &[KeySource], scheme: &SignatureScheme) {
-        let last = sources.iter().rposition(KeySource::may_be_in_body);
+    fn refuse_renaming(&mut self, sources: &[KeyLocation], scheme: &SignatureScheme) {
+        let last = sources.iter().rposition(KeyLocation::may_be_in_body);
         let before = sources.iter().take(last.unwrap_or(0));
         let unsigned = before.filter(|source| !scheme.signs(source)).map(|source| match source {
-            KeySource::Header(name) => format!("the header `{name}`"),
-            KeySource::Json(_) | KeySource::CloudEvent => "the header `ce-id`".to_owned(),
+            KeyLocation::Header(name) => format!("the header `{name}`"),
+            KeyLocation::Json(_) | KeyLocation::CloudEvent => "the header `ce-id`".to_owned(),
         });
         if let (Some(name), Some(at)) = (unsigned.take(1).next(), self.pick(|table| &table.key)) {
             let message = format!(
@@ -437,7 +437,7 @@ impl<'l> Layers<'l, '_, '_> {
     /// signed. Whether the id of a CloudEvent is signed is known only per request.
     fn fingerprint(
         &self,
-        key: &[KeySource],
+        key: &[KeyLocation],
         scheme: Option<&SignatureScheme>,
     ) -> Option<FingerprintRule> {
         let Some(scheme) = scheme else {
@@ -450,7 +450,7 @@ impl<'l> Layers<'l, '_, '_> {
         let signed = key.iter().all(|source| scheme.signs(source));
         let body = if signed { BodyRule::Ignore } else { BodyRule::Selected };
         let rule = FingerprintRule { body, query: QueryRule::Ignore, ..FingerprintRule::default() };
-        (!key.contains(&KeySource::CloudEvent)).then_some(rule)
+        (!key.contains(&KeyLocation::CloudEvent)).then_some(rule)
     }
 
     /// The mode. A route with a signature always guards, because observing would let forged

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel::core::{Keep, Policy, canonical::Pointer};
 
 use super::{
-    CallerRule, Config, Guard, KeySource, Mode, Required, Route, Upstream, units::time_text,
+    CallerRule, Config, Guard, KeyLocation, Mode, Required, Route, Upstream, units::time_text,
     values::Keyword as _,
 };
 
@@ -65,7 +65,7 @@ impl Config {
 impl Guard {
     /// The policy under a key from the body of a caller whom nothing proves, if there can be one.
     pub(super) fn unproven_policy(&self) -> Option<Policy> {
-        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        let in_body = self.key.iter().any(KeyLocation::may_be_in_body);
         let narrows = in_body && self.signature.is_none() && !self.keep_under_body_keys;
         let unproven = self.callers.iter().any(|rule| !rule.proves());
         (narrows && unproven).then(|| self.policy.keeping_successes())
@@ -130,12 +130,12 @@ fn scope_text(guard: &Guard) -> String {
 
 fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
-        KeySource::Header(name) => name.to_string(),
-        KeySource::Json(pointers) => {
+        KeyLocation::Header(name) => name.to_string(),
+        KeyLocation::Json(pointers) => {
             let pointers: Vec<&str> = pointers.iter().map(Pointer::as_str).collect();
             format!("json {}", pointers.join(" + "))
         }
-        KeySource::CloudEvent => "cloudevents".to_owned(),
+        KeyLocation::CloudEvent => "cloudevents".to_owned(),
     });
     let places = places.collect::<Vec<_>>().join(", ");
     let signed = guard.signature.as_ref().map(|rule| format!("signed {}", rule.scheme.word()));

@@ -16,7 +16,7 @@ use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{
     BeginRequest, Deadline, EventKind, ExecutionOutput, Lease, OperationReply, Pending,
-    RecordedReply, Sender,
+    RecordedReply,
     core::{About, Captured, Problem, RecordId, Reply},
 };
 use tower_service::Service;
@@ -25,7 +25,7 @@ use crate::{
     BoxError, RequestOutcome, RequestOutcomeKind, Subject,
     body::Body,
     buffered_body::BufferedBody,
-    caller::Identified,
+    caller::{ClientContext, Identified},
     capture::{self, CaptureContext, HandlerResponse},
     config::{self, LayerConfig},
     future::passed,
@@ -93,7 +93,7 @@ impl<S> RequestGuard<S> {
         async move {
             let config = Arc::clone(&self.config);
             let enclosed = parts.extensions.get::<Lease>().is_some();
-            let memory = parts.extensions.get::<PeerMemory>().cloned();
+            let memory = ClientContext::memory_of(&parts.extensions).cloned();
             let responder = config.responder(parts.version, &parts.headers);
             let deadline = match config.deadline_of(&parts.headers) {
                 Ok(deadline) => deadline,
@@ -231,12 +231,12 @@ where
 {
     let frames = AtomicU64::new(0);
     let body = FrameCounter { body, frames: &frames };
-    let memory = parts.extensions.get::<PeerMemory>();
+    let memory = ClientContext::memory_of(&parts.extensions);
     let memory = memory.map(|memory| memory.reservation(MemoryUse::Requests));
     let max = config.policy.request_bytes_max;
-    let sender = parts.extensions.get::<Sender>().copied();
+    let sender = ClientContext::sender_of(&parts.extensions);
     // Clients that share an address share its memory: a stalled body makes room for the next.
-    let evict = || sender.is_some_and(|sender| config.semel.evict_idlest_of(sender));
+    let evict = || sender.peer().is_some() && config.semel.evict_idlest_of(sender);
     let mut reading = pin!(request::read(&parts.headers, body, max, memory, &evict));
     // Most bodies arrive together with their head and are ready.
     if let Poll::Ready(buffered) =
@@ -244,7 +244,7 @@ where
     {
         return buffered;
     }
-    let mut arrival = config.semel.admit(sender.unwrap_or_default())?;
+    let mut arrival = config.semel.admit(sender)?;
     let mut seen = 0;
     poll_fn(|context| {
         if let Poll::Ready(buffered) = reading.as_mut().poll(context) {
@@ -330,7 +330,7 @@ async fn prepare_offloaded(
     caller: Option<Identified>,
 ) -> Result<PreparedRequest, RequestRefusal> {
     let config = Arc::clone(config);
-    let sender = parts.extensions.get::<Sender>().copied().unwrap_or_default();
+    let sender = ClientContext::sender_of(&parts.extensions);
     let arrival = Some(config.semel.admit(sender)?);
     let work = move || prepare(&config, parts, buffered, found, caller);
     offload::run(sender.peer(), arrival, work).await?

@@ -13,6 +13,58 @@ use semel::core::{
 use self::cloud_event::EventMode;
 use crate::{header, refusal::RequestRefusal};
 
+/// A place where the key of a request may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyLocation {
+    /// A header; gRPC metadata too.
+    Header(HeaderName),
+    /// One member of a JSON body, or several combined.
+    Json(Vec<Pointer>),
+    /// The source and the id of a CloudEvent.
+    CloudEvent,
+}
+
+impl KeyLocation {
+    /// Where the clients of a provider send the key.
+    #[must_use]
+    pub fn of_dialect(dialect: &Dialect) -> Self {
+        match dialect.key() {
+            KeyPlace::Header(name) => Self::Header(HeaderName::from_static(name)),
+            KeyPlace::Json(pointer) => Self::Json(Pointer::parse(pointer).into_iter().collect()),
+            _ => Self::Header(header::IDEMPOTENCY_KEY),
+        }
+    }
+
+    /// Whether a key from there may be in the body.
+    #[must_use]
+    pub const fn may_be_in_body(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::CloudEvent => true,
+            Self::Header(_) => false,
+        }
+    }
+
+    /// The headers that may hold the key.
+    #[must_use]
+    pub fn headers(&self) -> Vec<HeaderName> {
+        match self {
+            Self::Header(name) => vec![name.clone()],
+            Self::Json(_) => Vec::new(),
+            Self::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
+        }
+    }
+
+    /// Whether a request with these headers may have a key there.
+    #[must_use]
+    pub fn may_be_in(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Header(name) => headers.contains_key(name),
+            Self::Json(_) => true,
+            Self::CloudEvent => cloud_event::may_be_in(headers),
+        }
+    }
+}
+
 /// Where a route finds the key of a request, and whether it must have one.
 ///
 /// The sources are read in order, and the first that is present counts. A key that is present and
@@ -33,14 +85,6 @@ pub struct KeyRule {
     requirement: KeyRequirement,
     /// A lower limit than usual for the key of a header or of one member of the body.
     bytes_max: Option<usize>,
-}
-
-#[derive(Clone, Debug)]
-enum KeyLocation {
-    Header(HeaderName),
-    /// One member of the body, or several combined.
-    Json(Vec<Pointer>),
-    CloudEvent,
 }
 
 /// Whether a request must have a key, the strictest last.
@@ -130,16 +174,18 @@ impl KeyRule {
     /// [`IdempotencyLayer::dialect`]: crate::IdempotencyLayer::dialect
     #[must_use]
     pub fn of_dialect(dialect: &Dialect) -> Self {
-        match dialect.key() {
-            KeyPlace::Header(name) => Self::header(HeaderName::from_static(name)),
-            KeyPlace::Json(pointer) => Self::json_members(Pointer::parse(pointer)),
-            _ => Self::default(),
-        }
+        Self::one(KeyLocation::of_dialect(dialect))
     }
 
-    fn one(source: KeyLocation) -> Self {
-        let requirement = KeyRequirement::Optional;
-        Self { sources: vec![source], requirement, bytes_max: None }
+    /// A key at the first of these places that has one.
+    #[must_use]
+    pub fn any(locations: impl IntoIterator<Item = KeyLocation>) -> Self {
+        let sources = locations.into_iter().collect();
+        Self { sources, requirement: KeyRequirement::Optional, bytes_max: None }
+    }
+
+    fn one(location: KeyLocation) -> Self {
+        Self::any([location])
     }
 
     /// Adds the sources of `other` after those of this rule. The result is as strict as the
@@ -188,12 +234,7 @@ impl KeyRule {
 
     /// The headers that may hold the key.
     pub(crate) fn headers(&self) -> Vec<HeaderName> {
-        let headers = |source: &KeyLocation| match source {
-            KeyLocation::Header(name) => vec![name.clone()],
-            KeyLocation::Json(_) => Vec::new(),
-            KeyLocation::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
-        };
-        self.sources.iter().flat_map(headers).collect()
+        self.sources.iter().flat_map(KeyLocation::headers).collect()
     }
 
     /// Whether every header that may hold the key is signed.

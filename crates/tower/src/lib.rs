@@ -446,8 +446,8 @@ pub use caller::ClientCertificateError;
 #[cfg(feature = "jwks-url")]
 pub use caller::check_jwks_url;
 pub use caller::{
-    Callers, CallersError, CertificateField, ClientCertificate, Network, NetworkError, PeerAddress,
-    SECRET_BYTES_MIN, Secret, SecretError,
+    Callers, CallersError, CertificateField, ClientCertificate, ClientContext, Network,
+    NetworkError, SECRET_BYTES_MIN, Secret, SecretError,
 };
 #[cfg(feature = "jwt")]
 pub use caller::{Jwks, JwksError, JwtVerifier};
@@ -458,7 +458,7 @@ pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuard
 pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
 pub use handler_signals::{CallBroken, EndsWithConnection, NeverReached, Streaming};
-pub use key::KeyRule;
+pub use key::{KeyLocation, KeyRule};
 pub use layer::IdempotencyLayer;
 pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};

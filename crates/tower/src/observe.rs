@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 
 use crate::{
     body::Body,
-    caller::Identified,
+    caller::{ClientContext, Identified},
     config::LayerConfig,
     grpc,
     guard::{self, GuardedRequest},
     key::{KeyLookup, KeyRequirement},
-    memory::{MemoryUse, PeerMemory},
+    memory::MemoryUse,
     offload,
     refusal::RequestRefusal,
     request,
@@ -50,7 +50,7 @@ where
             let answer =
                 ResponseTee::new(max, grpc::is_grpc_request(parts.version, &parts.headers), end_tx);
             tokio::spawn(observed.run(body_rx, ended));
-            let memory = parts.extensions.get::<PeerMemory>();
+            let memory = ClientContext::memory_of(&parts.extensions);
             let memory = memory.map(|memory| memory.reservation(MemoryUse::Requests));
             let tee = RequestTee::new(&body, config.policy.request_bytes_max, memory, body_tx);
             let body = Body::observed(body, BodyTee::Request(tee));

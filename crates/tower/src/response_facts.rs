@@ -42,18 +42,21 @@ pub(crate) struct Judgement {
 impl ResponseFacts {
     /// Reads the head, and removes headers that are addressed to this layer.
     pub(crate) fn take(parts: &mut Parts, grpc_request: bool) -> Self {
-        strip_marks(&mut parts.headers);
+        let has_ours = has_ours(&parts.headers);
+        if has_ours {
+            strip_marks(&mut parts.headers);
+        }
         // Both must be gRPC: a content type on one side only would turn a plain 200 into an answer
         // without trailers, which leaves the record held.
         let grpc = grpc_request && grpc::has_grpc_type(&parts.headers);
         let grpc_status = if grpc { grpc::status(&parts.headers) } else { None };
-        let problem = DeclaredProblem::of(parts);
-        if problem.is_none() {
+        let problem = if has_ours { DeclaredProblem::of(parts) } else { None };
+        if has_ours && problem.is_none() {
             parts.headers.remove(IDEMPOTENCY_PROBLEM);
         }
         let extension = parts.extensions.remove::<Verdict>();
         let headers = &mut parts.headers;
-        let said = take_outcome(headers).or(extension);
+        let said = if has_ours { take_outcome(headers) } else { None }.or(extension);
         let should_retry = headers.get(SHOULD_RETRY).map(HeaderValue::as_bytes);
         Self {
             status: parts.status.as_u16(),
@@ -131,6 +134,12 @@ impl ResponseFacts {
     pub(crate) fn judge_head(&self, policy: &Policy) -> Option<Judgement> {
         self.is_final.then(|| self.judge(policy, None))
     }
+}
+
+/// Whether an answer has any header that is addressed to this layer. Most have none, and one pass
+/// over the names is cheaper than a lookup of each.
+fn has_ours(fields: &HeaderMap) -> bool {
+    fields.keys().any(|name| name.as_str().starts_with("idempoten"))
 }
 
 /// Removes headers that only this layer sets on its own answers, and those that a gateway sends to

@@ -7,12 +7,9 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
 };
 use http_body_util::{Either, Full};
-use semel::{
-    Sender,
-    core::{Dialect, Problem, RetryContext, Scope},
-};
+use semel::core::{Dialect, Problem, RetryContext, Scope};
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
+    Body, BoxError, ClientContext, Idempotency, IdempotencyLayer, KeyLocation, KeyRule, Signature,
     header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal_in,
 };
 use tower_layer::Layer as _;
@@ -27,7 +24,7 @@ use crate::forward::response_body::ResponseBody;
 use crate::headers;
 use crate::peer::ClientPeer;
 use crate::proxies::TrustedProxies;
-use crate::route::caller_verifiers::{self, CallerVerifiers, callers, reads_peer};
+use crate::route::caller_verifiers::{self, CallerVerifiers, callers};
 use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
 use crate::route::strict_routes::{SecondReading, StrictRoutes};
@@ -35,9 +32,7 @@ use crate::route::unmatched::Unmatched;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::route::{bad_request, check};
 use crate::upstream::pool_map::PoolMap;
-use semel_config::{
-    AboutSource, CallerRule, Config, KeySource, Match, Mode, Required, normal_path,
-};
+use semel_config::{AboutSource, CallerRule, Config, Match, Mode, Required, normal_path};
 use semel_telemetry::{
     log_throttle::LogThrottle,
     metrics::{Metrics, UnguardedReason},
@@ -63,12 +58,6 @@ pub(crate) struct RouteTable {
     proxies: TrustedProxies,
 }
 
-/// Whose shares a request uses.
-struct RequestShares {
-    sender: Sender,
-    memory: PeerMemory,
-}
-
 #[derive(Debug)]
 struct RouteEntry {
     matches: Match,
@@ -79,15 +68,13 @@ struct RouteEntry {
 enum RouteHandler {
     Guarded {
         service: Idempotency<Forward>,
-        keys: Vec<KeySource>,
+        keys: Vec<KeyLocation>,
         dialect: Dialect,
         /// The headers that the guard reads.
         read: Vec<HeaderName>,
         /// Whether the signature of every request is verified, which needs the whole body.
         signed: bool,
         scope: Scope,
-        /// Whether a caller rule reads the address or the certificate of the client.
-        reads_peer: bool,
         /// The methods that the route guards; others pass unguarded.
         methods: Vec<Method>,
         mode: Mode,
@@ -149,7 +136,6 @@ impl RouteTable {
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
                     let (signed, scope, mode) =
                         (signature.is_some(), guard.scope.clone(), guard.mode);
-                    let reads_peer = guard.callers.iter().any(reads_peer);
                     RouteHandler::Guarded {
                         service,
                         keys,
@@ -157,7 +143,6 @@ impl RouteTable {
                         read,
                         signed,
                         scope,
-                        reads_peer,
                         methods,
                         mode,
                     }
@@ -186,8 +171,8 @@ impl RouteTable {
         mut request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
     ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
-        let shares = self.shares(&mut request, peer);
-        let kind = self.dispatch(request, peer, shares);
+        let client = self.client(&mut request, peer);
+        let kind = self.dispatch(request, peer, client);
         async move {
             match kind {
                 ResponseKind::Refused(response) => (*response).map(Either::Right),
@@ -217,27 +202,25 @@ impl RouteTable {
         self.metrics.malformed();
     }
 
-    /// The shares of the client that sent a request: of its address, be it behind a proxy. From a
+    /// The client that sent a request, with the shares of its address, be it behind a proxy. From a
     /// peer that is not trusted, the headers of a proxy are removed.
-    fn shares(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> RequestShares {
-        let (sender, memory) = (peer.connection().sender(), &peer.memory);
+    fn client(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> ClientContext {
         if self.proxies.excludes(peer.address) {
             headers::remove_forwarded(request.headers_mut());
         }
-        match self.proxies.client(peer.address, request.headers()) {
-            Some(client) => RequestShares {
-                sender: sender.with_address(client),
-                memory: memory.of_address(client),
-            },
-            None => RequestShares { sender, memory: memory.clone() },
+        let mut context = peer.context();
+        if let Some(client) = self.proxies.client(peer.address, request.headers()) {
+            context.sender = context.sender.with_address(client);
+            context.memory = Some(peer.memory.of_address(client));
         }
+        context
     }
 
     fn dispatch(
         &self,
         request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
-        shares: RequestShares,
+        client: ClientContext,
     ) -> ResponseKind {
         let allows_trace = *request.method() == Method::TRACE && self.allows_trace(&request);
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
@@ -263,7 +246,6 @@ impl RouteTable {
                 read: names,
                 signed,
                 scope,
-                reads_peer,
                 methods,
                 mode,
             }) => {
@@ -272,19 +254,15 @@ impl RouteTable {
                     self.metrics.unguarded(UnguardedReason::Method);
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
-                let may_have_key = *mode == Mode::Guard && has_key(keys, request.headers());
-                let read = *signed || (is_guarded && may_have_key);
+                let guards = is_guarded && *mode == Mode::Guard;
+                // A request that may have a key is read before it is handled.
+                let may_have_key = || keys.iter().any(|key| key.may_be_in(request.headers()));
+                let read = *signed || (guards && may_have_key());
                 let failure = FailureResponse::of(&request, dialect.clone());
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
-                request.extensions_mut().insert(shares.memory);
-                if *reads_peer {
-                    peer.describe(request.extensions_mut());
-                }
-                if read {
-                    request.extensions_mut().insert(shares.sender);
-                }
+                request.extensions_mut().insert(client);
                 service.get_mut().set_peer(peer, request.body().frame_count());
                 return ResponseKind::Guarded(service.call(request), failure, line);
             }
@@ -454,27 +432,6 @@ fn strip_internal_headers<B>(mut response: Response<B>) -> Response<B> {
     response
 }
 
-/// Whether a request may have a key, which needs the whole body.
-fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
-    keys.iter().any(|source| match source {
-        KeySource::Header(name) => headers.contains_key(name),
-        KeySource::Json(_) => true,
-        KeySource::CloudEvent => has_cloud_event(headers),
-    })
-}
-
-/// Whether the headers of a request may be those of a CloudEvent.
-fn has_cloud_event(headers: &HeaderMap) -> bool {
-    const TYPE: &[u8] = b"application/cloudevents";
-
-    let is_event = |value: &HeaderValue| {
-        let kind = value.as_bytes().trim_ascii_start().get(..TYPE.len());
-        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
-    };
-    ["ce-id", "ce-source"].iter().any(|name| headers.contains_key(*name))
-        || headers.get_all(header::CONTENT_TYPE).iter().any(is_event)
-}
-
 fn build_layer(
     guard: &semel_config::Guard,
     signature: Option<&Signature>,
@@ -482,12 +439,7 @@ fn build_layer(
     verifiers: &CallerVerifiers,
 ) -> anyhow::Result<IdempotencyLayer> {
     let callers = callers(guard, &context.secrets.current, verifiers)?;
-    let keys = guard.key.iter().map(|source| match source {
-        KeySource::Header(name) => KeyRule::header(name.clone()),
-        KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
-        KeySource::CloudEvent => KeyRule::cloud_event(),
-    });
-    let key = keys.reduce(KeyRule::or).unwrap_or_default();
+    let key = KeyRule::any(guard.key.iter().cloned());
     let key = match guard.required {
         Required::No => key.optional(),
         Required::Warn => key.warn(),

@@ -245,7 +245,8 @@ fn a_header_is_believed_from_its_networks_and_never_treated_as_absent() {
     let from = |address: Option<&str>, lines: &[(&'static str, &'static str)]| {
         let mut parts = request(lines);
         if let Some(address) = address {
-            parts.extensions.insert(PeerAddress(address.parse().unwrap()));
+            let address = Some(address.parse().unwrap());
+            parts.extensions.insert(ClientContext { address, ..ClientContext::default() });
         }
         callers.identify(&parts)
     };
