@@ -10,6 +10,7 @@
 //! | [`rules`] | the specification of a store, as pure functions |
 //! | [`store`], [`error`] | the trait that every store implements, and its laws |
 //! | [`flow`] | the request machine: events in, one step out |
+//! | [`retry`] | when a client sends a request again |
 //! | [`time`] | two clocks that never meet |
 #![warn(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::as_conversions)]
 #![cfg_attr(
@@ -37,6 +38,7 @@ pub mod policy;
 pub mod problem;
 pub mod record;
 pub mod response;
+pub mod retry;
 pub mod rules;
 pub mod scope;
 pub mod store;

@@ -43,6 +43,11 @@ impl Message {
         named.next().map(|(_, value)| value.trim())
     }
 
+    /// The path of a request.
+    pub(crate) fn path(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap()
+    }
+
     pub(crate) fn status(&self) -> u16 {
         self.head.split(' ').nth(1).unwrap().parse().unwrap()
     }

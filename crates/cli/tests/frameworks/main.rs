@@ -14,13 +14,18 @@ mod gateway;
 mod http;
 mod http_proxy;
 mod idle;
+mod journal;
 mod lossy_sdks;
+mod misbehaving_proxy;
 mod pages;
 mod process;
 mod retries;
+mod script;
 mod scripted_api;
 mod sdks;
+mod semel_clients;
 mod spellings;
+mod stripe_retries;
 mod vendor_sdk;
 mod webhook_services;
 
