@@ -104,7 +104,10 @@ impl<S> RequestGuard<S> {
             let mut caller = early_caller(&config, &parts, &found);
             if matches!(&caller, Some(Err(refusal)) if refusal.waits_for_keys()) {
                 // Rare, and large.
-                Box::pin(config.callers.keys_refreshed()).await;
+                let refreshed = Box::pin(config.callers.keys_refreshed());
+                if let Err(refusal) = until(deadline, refreshed).await {
+                    return Ok(config.refuse(responder, &refusal));
+                }
                 caller = early_caller(&config, &parts, &found);
             }
             // Whether a request without a key in its head is guarded is known later.
@@ -116,7 +119,8 @@ impl<S> RequestGuard<S> {
                 Ok(caller) => caller,
                 Err(refusal) => return Ok(config.refuse(responder, &refusal)),
             };
-            let prepared = match read(&config, &parts, body).await {
+            let read = until(deadline, read(&config, &parts, body)).await;
+            let prepared = match read.flatten() {
                 Ok(buffered) if offload::needs_offload(&parts.headers, buffered.data()) => {
                     // Rare, and large.
                     Box::pin(prepare_offloaded(&config, parts, buffered, found, caller)).await
@@ -217,6 +221,25 @@ fn early_caller(
 ) -> Option<Result<Identified, RequestRefusal>> {
     let is_guarded = *found != KeyLookup::Nothing && config.signature.is_none();
     is_guarded.then(|| config.callers.identify(parts))
+}
+
+/// Waits for a step before the operation begins, at most until the deadline of the request.
+async fn until<T>(
+    deadline: Option<Deadline>,
+    step: impl Future<Output = T>,
+) -> Result<T, RequestRefusal> {
+    let Some(deadline) = deadline else { return Ok(step.await) };
+    let mut step = pin!(step);
+    // Large, and rare: most steps are ready.
+    let mut expiry = None;
+    poll_fn(|context| {
+        if let Poll::Ready(result) = step.as_mut().poll(context) {
+            return Poll::Ready(Ok(result));
+        }
+        let expiry = expiry.get_or_insert_with(|| Box::pin(deadline.wait()));
+        expiry.as_mut().poll(context).map(|()| Err(Problem::DeadlineExceeded.into()))
+    })
+    .await
 }
 
 /// Reads the body of a request. The number of concurrent reads is limited.

@@ -11,20 +11,23 @@ use rcgen::{
     SanType,
 };
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use tokio::net::TcpStream;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs::default_provider},
+    TlsAcceptor, TlsConnector,
+    rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::aws_lc_rs::default_provider},
 };
 
 use crate::common::{Answer, ClientRequest, Gateway, ORDER, Setup, Upstream, charge};
 
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 struct Identity(rcgen::Certificate, KeyPair);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -39,6 +42,37 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         params.subject_alt_names = alternatives;
         Identity(params.signed_by(&key, &self.0).unwrap(), key)
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Serves TLS as `localhost` in front of a plain server. Returns the URL.
+    pub(crate) async fn serve_tls_before(&self, server: SocketAddr) -> String {
+        let names = vec![SanType::DnsName("localhost".try_into().unwrap())];
+        let Identity(certificate, key) = self.certify("localhost", names);
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut client = acceptor.accept(client).await?;
+                    let mut server = TcpStream::connect(server).await?;
+                    copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        format!("https://localhost:{port}")
     }
 
     /// Sends a request to `localhost` with this certificate, on a connection of its own.

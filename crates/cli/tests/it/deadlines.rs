@@ -192,6 +192,30 @@ async fn a_clock_that_is_two_seconds_behind_is_tolerated() {
     gateway.assert_clean_shutdown().await;
 }
 
+/// With the default leeway, a client whose clock is 2 s off sends a deadline in the near future.
+#[tokio::test]
+async fn a_clock_that_is_two_seconds_off_costs_a_client_nothing() {
+    let upstream = Upstream::plain().await;
+    let gateway = Setup::new(&upstream.url()).defaults("deadline = {}").start().await;
+    let header = "request-deadline";
+    let (off, near) = (Duration::from_secs(2), Duration::from_millis(1900));
+    for (key, date) in [
+        ("behind", Timestamp::now() - off + near),
+        ("ahead", Timestamp::now() + off + near),
+        ("right", Timestamp::now() + near),
+    ] {
+        let answer = gateway.send(with(charge(key, ORDER), header, &date.to_string())).await;
+        assert_eq!(answer.status.as_u16(), 201, "{key}: {answer:?}");
+    }
+    let late = (Timestamp::now() - off).to_string();
+    is_exceeded(&gateway.send(with(charge("late", ORDER), header, &late)).await, "false");
+    // Clocks do not matter for a duration: it has no leeway.
+    let late = with(charge("late", ORDER), "request-timeout", "0");
+    is_exceeded(&gateway.send(late).await, "false");
+    assert_eq!(upstream.request_count(), 3);
+    gateway.assert_clean_shutdown().await;
+}
+
 #[tokio::test]
 async fn without_the_setting_no_deadline_is_read() {
     let upstream = Upstream::plain().await;

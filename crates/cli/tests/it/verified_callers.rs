@@ -13,6 +13,7 @@ use semel_testkit::issuer::{
 };
 use serde_json::json;
 
+use crate::client_certificates::Authority;
 use crate::common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge, local};
 
 fn jwt_rule(jwks: &str) -> String {
@@ -71,10 +72,12 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
     let unsigned = token_of(&json!({ "alg": "none", "kid": "k" }), &claims("zoe"), b"");
     let jwk = key.jwk();
     let public = SigningKey::secret("k", jwk["n"].as_str().unwrap().as_bytes());
+    let public_pem = SigningKey::secret("k", key.public_pem().as_bytes());
     let other_client = SigningKey::generate("k", Algorithm::RS256);
     for (token, status, slug) in [
         (unsigned, 401, "caller-unverified"),
         (public.sign(&claims("zoe")), 401, "caller-unverified"),
+        (public_pem.sign(&claims("zoe")), 401, "caller-unverified"),
         (other_client.sign(&claims("zoe")), 401, "caller-unverified"),
         (other_client.named("x").sign(&claims("zoe")), 401, "caller-unverified"),
         (changed(json!({ "exp": seconds_from_now(-70) })), 401, "caller-unverified"),
@@ -96,7 +99,7 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
     assert!(gateway.records().await.is_empty());
     for (reason, count) in [
         ("token-malformed", 1),
-        ("algorithm", 1),
+        ("algorithm", 2),
         ("signature", 1),
         ("key-unknown", 1),
         ("expired", 1),
@@ -153,6 +156,27 @@ async fn a_key_is_rotated_while_the_gateway_serves() {
     let line = format!("semel_jwks_age_seconds{{source=\"{}\"}}", server.url());
     assert!(metric(&gateway, &line).await < 3600);
     gateway.assert_clean_shutdown().await;
+}
+
+/// The gateway trusts the CAs of the system, here those in `SSL_CERT_FILE`.
+#[tokio::test]
+async fn a_key_set_is_fetched_over_https_from_an_issuer_that_a_ca_certifies() {
+    let upstream = Upstream::plain().await;
+    let key = SigningKey::generate("k", Algorithm::ES256);
+    let server = JwksServer::start(JwksAnswer::Text(key_set(&[&key]))).await;
+    let (authority, other) = (Authority::new(), Authority::new());
+    let url = authority.serve_tls_before(server.address()).await;
+    for (trusted, status) in [(&authority, 201), (&other, 503)] {
+        let setup = Setup::new(&upstream.url()).defaults(&jwt_rule(&format!("{url}/jwks.json")));
+        let ca = setup.file().with_file_name("ca.pem");
+        fs::write(&ca, trusted.pem()).unwrap();
+        let setup = setup.environment("SSL_CERT_FILE", ca.to_str().unwrap());
+        let gateway = setup.start().await;
+        let answer = gateway.send(with_token("a", &key.sign(&claims("zoe")))).await;
+        assert_eq!(answer.status.as_u16(), status, "{answer:?}");
+        gateway.assert_clean_shutdown().await;
+    }
+    assert_eq!((upstream.request_count(), server.requests()), (1, 1));
 }
 
 #[tokio::test]

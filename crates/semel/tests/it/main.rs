@@ -6,6 +6,7 @@ mod away;
 mod basics;
 mod breaker;
 mod cache;
+mod deadlines;
 mod endings;
 mod former;
 mod harness;

@@ -8,6 +8,8 @@
 )]
 
 mod advice;
+#[cfg(all(feature = "jwks-url", feature = "mtls"))]
+mod builders;
 mod callers;
 mod crowds;
 mod grpc;

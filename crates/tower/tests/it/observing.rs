@@ -115,6 +115,29 @@ async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
     }
 }
 
+#[cfg(feature = "jwks-url")]
+#[tokio::test]
+async fn a_request_that_comes_before_the_keys_is_judged_with_them() {
+    use semel_testkit::issuer::{
+        AUDIENCE, Algorithm, ISSUER, JwksAnswer, JwksServer, SigningKey, claims, key_set,
+    };
+    use semel_tower::{Callers, Jwks, JwtVerifier};
+
+    let events = RecordedEvents::default();
+    let harness = events.harness();
+    let key = SigningKey::generate("k", Algorithm::ES256);
+    let server = JwksServer::start(JwksAnswer::Text(key_set(&[&key]))).await;
+    let keys = Jwks::url(&server.url()).unwrap();
+    let callers = Callers::jwt(&JwtVerifier::new(&keys, ISSUER, [AUDIENCE]));
+    let app =
+        harness.app_with(layer(&harness).callers(callers), |run| async move { run.to_string() });
+    let mut request = charge("k", ORDER);
+    let token = format!("Bearer {}", key.sign(&claims("zoe")));
+    request.headers_mut().insert("authorization", token.parse().unwrap());
+    assert_eq!(send(&app, request).await.text(), "1");
+    events.wait_for(&["Run"]).await;
+}
+
 #[tokio::test]
 async fn a_request_that_would_be_refused_before_it_runs_passes_and_is_reported() {
     let malformed = |request: &mut Request<Body>| {
