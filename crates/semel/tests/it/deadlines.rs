@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::harness::{completed, id, memory};
+use crate::harness::{begin, completed, id, memory};
 
 const ROUNDS: u64 = 100;
 const REQUESTS_PER_ROUND: u64 = 1000;
@@ -71,20 +71,19 @@ async fn request(
     let mut operation = BeginRequest::new(id(&key), fingerprint, Arc::new(policy));
     operation.deadline = Some(deadline);
     let seen = Arc::clone(&counts);
-    let reply = semel
-        .begin(operation, move |lease: Lease| async move {
-            sleep(connect).await;
-            if !lease.may_begin() {
-                add(&seen.late);
-                return ExecutionResult::NeverReached;
-            }
-            // The first byte.
-            assert!(Instant::now() < until, "it began {:?} late", until.elapsed());
-            add(&seen.begun);
-            sleep(run).await;
-            completed("done")
-        })
-        .await;
+    let reply = begin(&semel, operation, move |lease: Lease| async move {
+        sleep(connect).await;
+        if !lease.may_begin() {
+            add(&seen.late);
+            return ExecutionResult::NeverReached;
+        }
+        // The first byte.
+        assert!(Instant::now() < until, "it began {:?} late", until.elapsed());
+        add(&seen.begun);
+        sleep(run).await;
+        completed("done")
+    });
+    let reply = reply.await;
     let answered_at = Instant::now();
     // A request that arrives late may get what is recorded; it waits for nothing.
     assert!(answered_at <= until.max(arrived) + TIMER, "{:?} late: {reply:?}", until.elapsed());
