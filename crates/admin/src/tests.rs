@@ -16,7 +16,7 @@ use semel::{
         Reason, RecordId, Snapshot, StateView, Store, StoredResponse,
     },
 };
-use semel_config::OperatorToken;
+use semel_config::{BearerToken, Config, Overrides, TokenSource};
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
 use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 use serde_json::{Value, json};
@@ -81,6 +81,40 @@ impl TestApi {
     }
 
     fn at(listener: TcpListener, store: impl Store, token: Option<&str>) -> Self {
+        let tokens = token.map_or_else(ApiTokens::new, |token| {
+            ApiTokens::new().with_operator(&BearerToken(token.to_owned()))
+        });
+        Self::with(listener, store, tokens, ClaimRules::default())
+    }
+
+    /// The API of a configuration, in which the variable of each secret holds `token-in-NAME`.
+    async fn configured(store: impl Store, source: &str) -> Self {
+        let env = |name: &str| Some(secret_in(name));
+        let overrides = Overrides::default();
+        let config = Config::read(Some("semel.toml".as_ref()), source, &overrides, &env);
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let api = config.api.as_ref().unwrap();
+        let mut tokens = ApiTokens::new();
+        if let Some(operator) = &api.operator_token {
+            tokens = tokens.with_operator(operator);
+        }
+        for token in &api.tokens {
+            let secrets = token.secrets.iter().map(|secret| match secret {
+                TokenSource::Env(_, secret) => secret,
+                TokenSource::File(path) => panic!("{path:?}"),
+            });
+            tokens = tokens.with(token, secrets);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::with(listener, store, tokens, ClaimRules::new(&config))
+    }
+
+    fn with(
+        listener: TcpListener,
+        store: impl Store,
+        tokens: ApiTokens,
+        rules: ClaimRules,
+    ) -> Self {
         let port = listener.local_addr().unwrap().port();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let folder = tempfile::tempdir().unwrap();
@@ -90,7 +124,8 @@ impl TestApi {
         let state = ApiState {
             semel: semel.clone(),
             metrics: Metrics::new([]),
-            token: token.map(|token| OperatorToken(token.to_owned())),
+            tokens,
+            service: ServiceState::new(ClaimSeal::new(&[7; 32], None).unwrap(), Arc::new(rules)),
             audit: AuditLog::at(folder.path().join("audit.jsonl")),
             reload: Arc::new(move |_| {
                 let reloaded = match counted.fetch_add(1, Ordering::SeqCst) {
@@ -103,7 +138,7 @@ impl TestApi {
             auth_failures: LogThrottle::default(),
         };
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(serve(listener, state, async {
+        let serving = tokio::spawn(serve(listener, state, 1, async {
             let _ = stopped.await;
         }));
         Self { address, semel, folder, reloads, draining, stop: Some(stop), serving }
@@ -159,7 +194,7 @@ impl TestApi {
 
     /// Completes a held record, as its owner's late answer does.
     async fn complete(&self, key: &str, fence: Fence, answer: semel::core::Answer) {
-        let by = Claimant { fence, owner: OWNER };
+        let by = Claimant::new(fence, OWNER);
         self.semel.store().finish(&id(key), by, &Finish::complete(answer)).await.unwrap();
     }
 
@@ -170,6 +205,11 @@ impl TestApi {
     fn audit(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("audit.jsonl")).unwrap_or_default()
     }
+}
+
+/// The token that the variable of this name holds.
+fn secret_in(name: &str) -> String {
+    format!("token-in-{name}-variable")
 }
 
 fn id(key: &str) -> RecordId {
@@ -539,3 +579,5 @@ async fn the_listener_shuts_down_although_clients_stay_connected() {
 }
 
 mod records;
+mod roles;
+mod service;

@@ -35,7 +35,7 @@ Exit codes:
     2  usage error
     3  no such record
     4  the record changed, or its state does not allow this
-    5  the doctor recommends changes
+    5  the doctor recommends changes, or likely duplicates were found
    64  the configuration is invalid
   130  interrupted";
 

@@ -18,11 +18,11 @@ use semel_sqlite::{NoStore, SqliteStore};
 use self::secret::{CallerKey, FormerKey, KnownSecret, SecretCheck, caller_key, former_key};
 pub(crate) use self::{
     identity::public_id,
-    secret::{existing_caller_secret, forget_secret_check, operator_token, secret_beside},
+    secret::{api_tokens, existing_caller_secret, forget_secret_check, secret_beside},
     traces::Traces,
 };
 use semel_config::{
-    CacheUrl, Config, Password, Route, ServerUrl, StoreUrl,
+    Api, CacheUrl, Config, Password, Route, ServerUrl, StoreUrl,
     private_files::{folder_of, is_open_to_others},
 };
 
@@ -76,7 +76,8 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
         let (store, store_id) = (&config.store, id.as_deref());
         tracing::warn!(%store, store_id, "created a new store: no key that ran before is known");
     }
-    let used = config.routes.iter().any(Route::hashes_callers);
+    let seals_claims = config.api.as_ref().is_some_and(Api::takes_claims);
+    let used = seals_claims || config.routes.iter().any(Route::hashes_callers);
     // After the store: a secret that Semel wrote says that there is one.
     let former = config.secret_before.as_ref();
     let former = former.map(|source| former_key(source, config.secret_before_value.as_ref()));

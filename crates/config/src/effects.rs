@@ -28,6 +28,7 @@ impl Config {
                     .push("  every request runs; the effect of a guard is only counted".to_owned()),
                 Mode::Guard => lines.extend(guard.effects()),
             }
+            lines.extend(guard.callers.iter().filter(|rule| rule.hashes()).map(credential_line));
         }
         lines
     }
@@ -125,4 +126,12 @@ impl Guard {
             }
         }
     }
+}
+
+/// Retries of one client must have one caller.
+fn credential_line(rule: &CallerRule) -> String {
+    format!(
+        "  {} names a caller by the credential: a retry with another credential runs again",
+        rule.text()
+    )
 }

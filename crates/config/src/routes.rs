@@ -306,11 +306,13 @@ impl<'l> Layers<'l, '_, '_> {
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         let mode = self.mode();
+        let api = self.pick(|table| &table.api).is_some_and(|at| at.value);
         let capture = self.pick(|table| &table.capture);
         let record = self.pick(|table| &table.record);
         Some(Guard {
             deadline: self.pick(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
+            api,
             keep_under_body_keys: !self.is_signed()
                 && key.iter().any(KeyLocation::may_be_in_body)
                 && self.nearest(|table| &table.keep).is_some(),

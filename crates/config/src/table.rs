@@ -23,7 +23,8 @@ impl Config {
             let place = route.matches.place_text();
             rows.push(row(methods, place, route.guard.as_ref(), &route.upstream));
         }
-        rows.push(row("*".to_owned(), "(all else)".to_owned(), None, &self.gateway.upstream));
+        let Some(all_else) = &self.gateway.upstream else { return Vec::new() };
+        rows.push(row("*".to_owned(), "(all else)".to_owned(), None, all_else));
         aligned(&rows)
     }
 
@@ -31,7 +32,7 @@ impl Config {
     pub fn notes(&self) -> Vec<String> {
         let drain = self.gateway.drain;
         let routes = self.routes.iter().map(|route| &route.upstream);
-        let slow = routes.chain([&self.gateway.upstream]).find(|upstream| upstream.timeout > drain);
+        let slow = routes.chain(&self.gateway.upstream).find(|upstream| upstream.timeout > drain);
         let note = |upstream: &Arc<Upstream>| {
             let (drain, timeout) = (time_text(drain), time_text(upstream.timeout));
             format!(

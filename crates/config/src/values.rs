@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use http::{HeaderName, header};
 use semel::core::{
-    BodyRule, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule, Scope,
-    canonical::Pointer, fingerprint::FingerprintHeaderError,
+    BodyRule, Caller, CallerError, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule,
+    Scope, canonical::Pointer, fingerprint::FingerprintHeaderError,
 };
 use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
@@ -58,6 +58,25 @@ macro_rules! words {
 }
 
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
+/// What a token of the API allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ApiRole {
+    /// Claims and what ends them.
+    App,
+    /// Reading records without their answers, and metrics.
+    Viewer,
+    /// Reading and changing records.
+    Operator,
+    /// Metrics.
+    Metrics,
+}
+
+words!(ApiRole {
+    "app" => Self::App,
+    "viewer" => Self::Viewer,
+    "operator" => Self::Operator,
+    "metrics" => Self::Metrics,
+});
 /// Whether a client must have a certificate, where there is a CA for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
@@ -193,6 +212,58 @@ impl FromText for EnvName {
 
     fn schema() -> Value {
         json!({ "pattern": "^[A-Z0-9_]+$" })
+    }
+}
+
+/// The name of a token of the API.
+#[derive(Clone, Debug)]
+pub(super) struct TokenName(pub(super) String);
+
+impl FromText for TokenName {
+    const EXPECTED: &'static str = "the name of a token: \"billing\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match Scope::new(text) {
+            Ok(name) if !name.is_observed() => Ok(Self(text.to_owned())),
+            _ => {
+                Err("a name is 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or \
+                      a digit"
+                    .to_owned())
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$" })
+    }
+}
+
+/// The caller of a claim, by the name that a token or the claim gives it. No route can produce it.
+///
+/// # Errors
+///
+/// If the name is empty, too long, or has control characters.
+pub fn app_caller(name: &str) -> Result<Caller, CallerError> {
+    Caller::new(name).and_then(|_| Caller::new(&format!("app:{name}")))
+}
+
+/// The caller of the claims of a token.
+#[derive(Clone, Debug)]
+pub(super) enum CallerSetting {
+    /// Always this one.
+    Named(String),
+    /// The one that the claim names.
+    Any,
+}
+
+impl FromText for CallerSetting {
+    const EXPECTED: &'static str = "the name of a caller, or \"*\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        app_caller(text).map(|_| Self::Named(text.to_owned())).map_err(|error| error.to_string())
     }
 }
 

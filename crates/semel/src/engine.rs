@@ -5,6 +5,7 @@ mod maintenance;
 mod observe;
 mod operation;
 mod pending;
+mod remote;
 mod renewals;
 mod unsettled;
 mod watches;
@@ -24,6 +25,7 @@ use semel_core::{
 };
 use tokio::{sync::oneshot, time::timeout};
 
+pub use self::remote::{RemoteClaim, RemoteFinish};
 use self::{
     drive::Driver, maintenance::Maintenance, observe::Unrecorded, operation::ClientOperation,
     renewals::Renewals, unsettled::UnsettledClaims, watches::Watches,
@@ -37,6 +39,7 @@ use crate::{
     arrivals::{Arrival, Arrivals, Sender},
     breaker::{ProvesWrite, StoreBreaker},
     cache::Cache,
+    caller_changes::CallerChanges,
     clock::EngineClock,
     deadline::Deadline,
     flights::{FlightResult, Flights, JoinResult},
@@ -60,6 +63,8 @@ pub struct BeginRequest {
     pub fingerprint: Fingerprint,
     /// The policy of its route.
     pub policy: Arc<Policy>,
+    /// Who sent the request: quotas of anonymous callers count by its address.
+    pub sender: Sender,
     /// A description for operators.
     pub about: About,
     /// Values that the route captured from the request.
@@ -76,8 +81,16 @@ impl BeginRequest {
     /// An operation without a description or former identities.
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
-        let (about, captured) = (About::default(), Captured::default());
-        Self { id, fingerprint, policy, about, captured, deadline: None, former: Vec::new() }
+        Self {
+            id,
+            fingerprint,
+            policy,
+            sender: Sender::default(),
+            about: About::default(),
+            captured: Captured::default(),
+            deadline: None,
+            former: Vec::new(),
+        }
     }
 
     pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
@@ -126,6 +139,7 @@ pub(crate) struct EngineState {
     /// Limits observed operations apart from guarded ones.
     pub(crate) observed: Arc<Limiter>,
     pub(crate) quota: QuotaTracker,
+    pub(crate) caller_changes: CallerChanges,
     /// Observed operations that have ended and are not yet recorded.
     pub(crate) unrecorded: Unrecorded,
     pub(crate) maintenance: Maintenance,
@@ -234,6 +248,7 @@ impl Builder {
             arrivals: Arc::new(Arrivals::new(self.limits.in_flight)),
             observed: Arc::new(Limiter::new(self.limits)),
             quota: QuotaTracker::new(self.quotas),
+            caller_changes: CallerChanges::new(),
             unrecorded: Unrecorded::default(),
             maintenance: Maintenance::default(),
             upkeep: self.upkeep,

@@ -138,7 +138,7 @@ impl Lease {
 
     /// The identity that writes to the record; `None` without a grant.
     pub(crate) fn claimant(&self) -> Option<Claimant> {
-        self.0.grant.get().map(|(grant, owner)| Claimant { fence: grant.fence, owner: *owner })
+        self.0.grant.get().map(|(grant, owner)| Claimant::new(grant.fence, *owner))
     }
 
     pub(crate) fn mark_lost(&self) {

@@ -82,6 +82,7 @@
 mod arrivals;
 mod breaker;
 mod cache;
+mod caller_changes;
 mod clock;
 mod deadline;
 mod engine;
@@ -101,7 +102,7 @@ pub use arrivals::{Arrival, Sender};
 pub use deadline::Deadline;
 pub use engine::{
     Admission, BeginRequest, Builder, ExecutionOutput, OperationReply, OwnExecution, Pending,
-    RecordedReply, RestOfExecution, Semel,
+    RecordedReply, RemoteClaim, RemoteFinish, RestOfExecution, Semel,
 };
 pub use lease::Lease;
 pub use memory::MemoryStore;

@@ -146,7 +146,7 @@ impl Semel {
             scope: Scope::new(scope),
             caller,
             key,
-            fingerprint: Ok(Fingerprint::of_parts(DOMAIN, &[])),
+            fingerprint: Ok(no_fingerprint()),
             policy: Arc::clone(&DEFAULT),
         }
     }
@@ -303,6 +303,24 @@ impl fmt::Debug for Once {
 pub fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
     let kind = OnceErrorKind::Fingerprint;
     let json = serde_json::to_vec(meaning).map_err(|error| OnceError::because(kind, error))?;
-    let text = canonical::json_text(&json).map_err(|error| OnceError::because(kind, error))?;
+    fingerprint_of_json(&json)
+}
+
+/// The fingerprint that `once` computes for the value that this JSON document describes. For
+/// fronts.
+///
+/// # Errors
+///
+/// If the document is not JSON, or names a member twice.
+pub fn fingerprint_of_json(json: &[u8]) -> Result<Fingerprint, OnceError> {
+    let kind = OnceErrorKind::Fingerprint;
+    let text = canonical::json_text(json).map_err(|error| OnceError::because(kind, error))?;
     Ok(Fingerprint::of_parts(DOMAIN, &[&text]))
+}
+
+/// The fingerprint of a `once` call without [one](Once::fingerprint): the key alone identifies the
+/// operation. For fronts.
+#[must_use]
+pub fn no_fingerprint() -> Fingerprint {
+    Fingerprint::of_parts(DOMAIN, &[])
 }

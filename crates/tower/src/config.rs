@@ -63,8 +63,8 @@ pub(crate) struct LayerConfig {
     pub(crate) forwarded_host: bool,
     pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
-    /// The deadlines of clients that count.
-    pub(crate) deadline: Option<DeadlineRule>,
+    /// The deadlines of clients that count, and what the service sees of them.
+    pub(crate) deadline: DeadlineRule,
     pub(crate) replay_headers: ReplayHeaders,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
@@ -100,7 +100,7 @@ impl LayerConfig {
             forwarded_host: false,
             subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
-            deadline: None,
+            deadline: DeadlineRule::new([]),
             replay_headers: ReplayHeaders::default(),
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
@@ -117,8 +117,7 @@ impl LayerConfig {
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<Deadline>, RequestRefusal> {
-        let Some(rule) = &self.deadline else { return Ok(None) };
-        let left = rule.time_left(headers, now())?;
+        let left = self.deadline.time_left(headers, now())?;
         Ok(left.map(|left| self.semel.deadline_in(left)))
     }
 

@@ -401,6 +401,7 @@ pub(crate) fn guarded(
     let former = config.former.ids(&id, parts);
     let mut operation = BeginRequest::new(id, fingerprint, policy);
     operation.former = former;
+    operation.sender = ClientContext::sender_of(&parts.extensions);
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     operation.captured = Captured::new(captured);
@@ -437,9 +438,7 @@ where
     ResB::Error: Into<BoxError>,
 {
     ask_for_identity(request.headers_mut(), route.grpc);
-    if let Some(rule) = &route.config.deadline {
-        rule.rewrite(request.headers_mut(), route.lease.deadline(), config::now());
-    }
+    route.config.deadline.rewrite(request.headers_mut(), route.lease.deadline(), config::now());
     request.extensions_mut().insert(route.lease.clone());
     let call = inner.call(request);
     async move {

@@ -276,9 +276,12 @@ impl IdempotencyLayer {
         self.with(|config| config.read_on = time)
     }
 
-    /// Obeys the deadlines that clients send. By default they are not read.
+    /// Obeys the deadlines that clients send. By default none is read.
+    ///
+    /// In either case a guarded operation does not see its client's `grpc-timeout`: a gRPC server
+    /// would cancel the operation at that deadline, and the outcome would be unknown.
     pub fn deadline(self, rule: DeadlineRule) -> Self {
-        self.with(|config| config.deadline = Some(rule))
+        self.with(|config| config.deadline = rule)
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

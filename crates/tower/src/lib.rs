@@ -464,7 +464,7 @@ pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};
 pub use refusal::CallerFailure;
 pub use replay_headers::may_be_kept;
-pub use reply::{refusal, refusal_in};
+pub use reply::{add_retry_advice, refusal, refusal_in};
 pub use semel::{Lease, Sender, transactional::INBOX_RETENTION};
 pub use service::Idempotency;
 pub use signature::{

@@ -136,7 +136,7 @@ impl Responder<'_> {
 
 /// Adds the retry advice in every header that an SDK is known to obey: without it the SDKs of
 /// Stripe and those that Stainless generates retry each 409 and each 5xx.
-fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
+pub fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
     let should_retry = yes_or_no(retry_after.is_some());
     headers.insert(SHOULD_RETRY, should_retry.clone());
     headers.insert(STRIPE_SHOULD_RETRY, should_retry);

@@ -32,6 +32,13 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// The service API alone, with a token `jobs` of the role `app`.
+    pub(crate) fn service_api(records: Records) -> Self {
+        let token = "[[api.token]]\nname = \"jobs\"\nrole = \"app\"\nsecret_env = \"JOBS_TOKEN\"";
+        let setup = Self::on_store(records, "").tables(token);
+        setup.environment("JOBS_TOKEN", super::JOBS_TOKEN)
+    }
+
     /// In front of an upstream, guarding every POST and PATCH, for callers with a credential and
     /// without.
     pub(crate) fn new(upstream: &str) -> Self {
@@ -133,6 +140,9 @@ impl Setup {
 
     pub(crate) fn text(&self) -> String {
         let Self { head, upstream, gateway, defaults, tables, .. } = self;
+        if upstream.is_empty() {
+            return format!("{head}\n{tables}");
+        }
         let upstream = if gateway.contains("upstream") {
             String::new()
         } else {
@@ -162,7 +172,8 @@ impl Setup {
     pub(crate) async fn start(&self) -> Gateway {
         let gateway = self.spawn();
         let end = Instant::now() + TEST_TIMEOUT;
-        while gateway.logged_address("listening on http").is_none() {
+        let listens = if self.upstream.is_empty() { "api on http" } else { "listening on http" };
+        while gateway.logged_address(listens).is_none() {
             assert!(Instant::now() < end, "it does not listen: {:?}", gateway.log_lines());
             assert!(gateway.exit_status().is_none(), "it has ended: {:?}", gateway.log_lines());
             sleep(Duration::from_millis(5)).await;

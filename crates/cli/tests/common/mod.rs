@@ -20,6 +20,9 @@ pub(crate) use self::{
 /// How long anything may take that will happen: the machine may be busy with other things.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The token of the service API in [`Setup::service_api`].
+pub(crate) const JOBS_TOKEN: &str = "the-token-of-the-jobs";
+
 /// Waits until `condition` holds.
 #[track_caller]
 pub(crate) fn wait_until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {

@@ -20,7 +20,7 @@ pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     child: Child,
     log: Arc<Mutex<String>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// A configuration, in pieces of TOML. What is not said is as in a fresh installation, on a store
@@ -117,7 +117,7 @@ impl Setup {
             let _ = child.kill();
             panic!("the gateway does not start: {}", log.lock().unwrap());
         };
-        Gateway { address, child, log, _folder: folder }
+        Gateway { address, child, log, folder }
     }
 }
 
@@ -132,6 +132,11 @@ impl Gateway {
     /// In front of an upstream in the clear, with the defaults.
     pub(crate) fn at(upstream: SocketAddr) -> Self {
         Setup::at(upstream).start()
+    }
+
+    /// Where its store is, if it is on disk.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// What it has said so far.

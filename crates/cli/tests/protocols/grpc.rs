@@ -5,6 +5,8 @@ mod bank;
 use std::time::Duration;
 
 use http::Request as HttpRequest;
+use semel::core::{ListQuery, StateName, Store as _};
+use semel_sqlite::SqliteStore;
 use tokio::sync::mpsc;
 use tonic::{Code, Request};
 
@@ -189,12 +191,18 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     assert_eq!(bank.runs(), 3);
 }
 
-/// The service would cancel the charge after a second if it saw the deadline of the client.
 #[tokio::test]
 async fn a_charge_runs_on_beyond_the_deadline_of_its_client() {
+    for settings in ["", "deadline = {}"] {
+        runs_on_beyond_the_deadline(settings).await;
+    }
+}
+
+/// The service would cancel the charge after a second if it saw the deadline of the client.
+async fn runs_on_beyond_the_deadline(settings: &str) {
     let (bank, address) = Bank::start().await;
-    let settings = format!("key = \"{KEY}\"\ndeadline = {{}}");
-    let gateway = Setup::at_http2(address).defaults(settings).start();
+    let settings = format!("key = \"{KEY}\"\n{settings}");
+    let gateway = Setup::at_http2(address).on_disk().defaults(settings).start();
     let mut client = Client::connect(gateway.address).await;
     let mut first = keyed("k", "slow", 100);
     first.set_timeout(Duration::from_secs(1));
@@ -206,4 +214,26 @@ async fn a_charge_runs_on_beyond_the_deadline_of_its_client() {
     let again = soon(client.charge(keyed("k", "slow", 100))).await.unwrap();
     assert_eq!(again.metadata().get("idempotent-replayed").unwrap(), "true");
     assert_eq!(bank.runs(), 1);
+    assert_eq!(bank.timeouts(), ["60000m"]);
+    let store = SqliteStore::open(gateway.folder().join("semel.db")).unwrap();
+    let page = store.list(&ListQuery::new()).await.unwrap();
+    let states: Vec<StateName> = page.items.iter().map(|record| record.state).collect();
+    assert_eq!(states, [StateName::Completed]);
+}
+
+#[tokio::test]
+async fn a_call_without_a_key_passes_with_its_deadline() {
+    let (bank, address) = Bank::start().await;
+    let routes = format!(
+        "[[route]]\nmatch = \"POST /bank.Bank/Charge\"\nscope = \"charges\"\nkey = \"{KEY}\""
+    );
+    let unrouted = "[[route]]\nmatch = \"POST /other.Bank/Charge\"\nscope = \"other\"";
+    for tables in [&*routes, unrouted] {
+        let gateway = Setup::at_http2(address).more(tables).start();
+        let mut client = Client::connect(gateway.address).await;
+        let mut request = charge("ada", 1);
+        request.set_timeout(Duration::from_secs(7));
+        soon(client.charge(request)).await.unwrap();
+    }
+    assert_eq!(bank.timeouts(), ["7000000u", "7000000u"]);
 }

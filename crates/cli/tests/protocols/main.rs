@@ -26,6 +26,7 @@ mod pooling;
 mod raw;
 mod refused;
 mod spellings;
+mod streams;
 mod upstream;
 mod versions;
 mod websocket;

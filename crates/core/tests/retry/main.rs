@@ -1,4 +1,5 @@
 //! A retry storm in simulated time: 1,000 clients and a server that fails for ten seconds.
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 

@@ -163,11 +163,11 @@ proptest! {
         finish in finishes(), record in records(), number in 1..=NEXT, by in 0_u8..3,
         now in times(),
     ) {
-        let by = Claimant { fence: Fence::new(number).unwrap(), owner: owner(by) };
+        let by = Claimant::new(Fence::new(number).unwrap(), owner(by));
         let others = [
             by,
-            Claimant { fence: record.fence, ..by },
-            Claimant { owner: record.owner, ..by },
+            Claimant::new(record.fence, by.owner),
+            Claimant::new(by.fence, record.owner),
         ];
         for by in others.into_iter().filter(|by| *by != record.claimant()) {
             let lost = (Fenced::Lost, Change::Keep);

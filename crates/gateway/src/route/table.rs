@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
@@ -9,8 +10,8 @@ use http::{
 use http_body_util::{Either, Full};
 use semel::core::{Dialect, Problem, RetryContext, Scope};
 use semel_tower::{
-    Body, BoxError, ClientContext, Idempotency, IdempotencyLayer, KeyLocation, KeyRule, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal_in,
+    Body, BoxError, ClientContext, DeadlineRule, Idempotency, IdempotencyLayer, KeyLocation,
+    KeyRule, Signature, header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -101,6 +102,7 @@ impl RouteTable {
         pools: &PoolMap,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
+        let upstream = config.gateway.upstream.as_ref().context("there is no upstream")?;
         let forward = |upstream: &Arc<semel_config::Upstream>, scope, read: &[HeaderName]| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&context.metrics));
             anyhow::Ok(Forward::new(pool, metrics, scope, trust, read.to_vec()))
@@ -118,9 +120,10 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context, caller_verifiers)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
-                    if let Some(deadline) = &guard.deadline {
-                        layer = layer.deadline(deadline.rule(route.upstream.timeout));
-                    }
+                    layer = layer.deadline(match &guard.deadline {
+                        Some(deadline) => deadline.rule(route.upstream.timeout),
+                        None => DeadlineRule::new([]).service_timeout(route.upstream.timeout),
+                    });
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
@@ -152,9 +155,9 @@ impl RouteTable {
         };
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
-            strict: StrictRoutes::new(config),
+            strict: StrictRoutes::new(config, upstream),
             second_readings: LogThrottle::default(),
-            fallback: forward(&config.gateway.upstream, None, &[])?,
+            fallback: forward(upstream, None, &[])?,
             unmatched: Unmatched::new(config, context),
             metrics: Arc::clone(&context.metrics),
             failures: Arc::new(LogThrottle::default()),

@@ -398,7 +398,7 @@ impl Database for PgDatabase {
         let done = swept.map_err(store_error)?;
         client.end();
         let done = u32::try_from(done).unwrap_or(u32::MAX);
-        Ok(Batch { done, more: i64::from(done) >= limit })
+        Ok(Batch::new(done, i64::from(done) >= limit))
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     time::Duration,
@@ -22,7 +23,7 @@ use semel_core::{
 
 use super::{
     BeginRequest, EngineState,
-    operation::Operation,
+    operation::DrivenOperation,
     pending::RemoteWait,
     renewals::{Renewal, Renewals},
     unsettled::{UnsettledClaim, UnsettledClaims},
@@ -37,7 +38,7 @@ use crate::{
 };
 
 /// The operation of the request; `None` where only a claim is settled.
-type ClaimedOperation = Option<Pin<Box<dyn Operation>>>;
+type ClaimedOperation = Option<Pin<Box<dyn DrivenOperation>>>;
 
 /// One request that runs or is about to claim.
 pub(crate) struct Driver {
@@ -46,6 +47,7 @@ pub(crate) struct Driver {
     /// Former identities of the record, until they were looked up.
     former: Vec<RecordId>,
     plan: Plan,
+    peer: Option<IpAddr>,
     flow: Flow,
     step: Action,
     /// When the request began, and when it last sent its claim.
@@ -73,12 +75,14 @@ impl Driver {
         now: ProcessTime,
     ) -> Self {
         let former = std::mem::take(&mut operation.former);
+        let peer = operation.sender.peer();
         let owner = OwnerToken::from_bytes([0; 16]);
         let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         let (flow, step) = Flow::begin(plan, now);
         let entry = UnsettledClaim { claim, flow, plan, began: now };
         let permit = Some(permit);
-        Self { former, flight, permit, step, replied: false, ..Self::of(shared, entry, lease) }
+        let driver = Self::of(shared, entry, lease);
+        Self { former, peer, flight, permit, step, replied: false, ..driver }
     }
 
     /// Retries a claim that may have been granted and whose client already has its reply.
@@ -95,6 +99,7 @@ impl Driver {
             claim,
             former: Vec::new(),
             plan,
+            peer: None,
             flow,
             step: Action::Sleep,
             began,
@@ -108,7 +113,7 @@ impl Driver {
     }
 
     /// Runs until the state machine is done.
-    pub(crate) async fn run(mut self: Box<Self>, operation: Pin<Box<dyn Operation>>) {
+    pub(crate) async fn run(mut self: Box<Self>, operation: Pin<Box<dyn DrivenOperation>>) {
         let mut operation = Some(operation);
         let Some(owner) = self.shared.owners.next_token(self.shared.clock.awake()) else {
             return self.send_reply(&mut operation, Reply::Problem(Problem::StoreUnavailable));
@@ -237,7 +242,8 @@ impl Driver {
         if self.replied {
             return None;
         }
-        let problem = self.shared.quota.refuses(ScopedCallerRef::of(&self.claim.id), self.asked)?;
+        let caller = ScopedCallerRef::of(&self.claim.id);
+        let problem = self.shared.quota.refuses(caller, self.peer, self.asked)?;
         match self.get(&self.claim.id).await {
             Ok(Some(_)) => {
                 self.asked = self.shared.clock.now();
@@ -336,15 +342,21 @@ impl Driver {
 
     // === the execution ===
 
-    fn begin(&self, operation: &mut Pin<Box<dyn Operation>>) {
+    fn begin(&self, operation: &mut Pin<Box<dyn DrivenOperation>>) {
         self.lease.begin();
         operation.as_mut().start(self.lease.clone());
     }
 
     /// Runs the operation under this grant, while its lease is renewed. It may run already.
-    async fn guard(&mut self, grant: Grant, operation: &mut Pin<Box<dyn Operation>>) -> Action {
+    async fn guard(
+        &mut self,
+        grant: Grant,
+        operation: &mut Pin<Box<dyn DrivenOperation>>,
+    ) -> Action {
         let _renewal = self.renew(grant);
         self.shared.events.emit(&self.claim.id, EventKind::Claimed(grant));
+        let (Claim { id, fingerprint, .. }, asked) = (&self.claim, self.asked);
+        self.shared.caller_changes.granted(id, *fingerprint, asked, &self.shared.events);
         if !self.lease.has_begun() {
             self.begin(operation);
         }
@@ -397,7 +409,10 @@ impl Driver {
         now: ProcessTime,
     ) {
         if fenced == Fenced::Applied {
-            self.shared.quota.count(&self.claim, &finish.action, self.lease.attempt(), now);
+            let attempt = self.lease.attempt();
+            self.shared.quota.count(&self.claim, self.peer, &finish.action, attempt, now);
+            let Claim { id, fingerprint, .. } = &self.claim;
+            self.shared.caller_changes.ended(id, *fingerprint, &finish.action, now);
         }
         let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.report_lost(fence),

@@ -44,7 +44,7 @@ impl<T> fmt::Debug for ExecutionOutput<T> {
 }
 
 /// An operation as its driver sees it. Dropped without [`start`](Self::start), it is never called.
-pub(crate) trait Operation: Send {
+pub(crate) trait DrivenOperation: Send {
     /// Calls it.
     fn start(self: Pin<&mut Self>, lease: Lease);
 
@@ -95,7 +95,7 @@ impl<T, E, F> ClientOperation<T, E, F> {
     }
 }
 
-impl<T, E, F> Operation for ClientOperation<T, E, F>
+impl<T, E, F> DrivenOperation for ClientOperation<T, E, F>
 where
     T: Send,
     E: FnOnce(Lease) -> F + Send,

@@ -219,7 +219,7 @@ async fn join(
 }
 
 impl RemoteWait {
-    async fn watch(self) -> Reply {
+    pub(crate) async fn watch(self) -> Reply {
         let Self { shared, id, mut flow, permit, since } = self;
         shared.events.emit(&id, EventKind::Waiting);
         let mut waiter = shared.watches.wait(&shared, &id);

@@ -16,6 +16,7 @@ mod observing;
 mod once;
 mod overtaken;
 mod quotas;
+mod remote;
 mod unguarded;
 mod values;
 mod waiting;

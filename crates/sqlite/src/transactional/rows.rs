@@ -86,5 +86,5 @@ pub(super) fn record(connection: &Connection, entry: &Entry<'_>) -> Result<Fence
 pub(super) fn sweep(connection: &Connection, limit: u32) -> Result<Batch> {
     let mut statement = connection.prepare_cached(sql::SWEEP)?;
     let done = u32::try_from(statement.execute(params![now(), limit])?).unwrap_or(u32::MAX);
-    Ok(Batch { done, more: done >= limit })
+    Ok(Batch::new(done, done >= limit))
 }

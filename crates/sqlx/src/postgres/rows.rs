@@ -148,7 +148,7 @@ pub(super) async fn sweep(connection: &mut PgConnection, limit: u32) -> Result<B
     let sweep = sqlx::query(sql::SWEEP).bind(i64::from(limit));
     let done = sweep.execute(connection).await?.rows_affected();
     let done = u32::try_from(done).unwrap_or(u32::MAX);
-    Ok(Batch { done, more: done >= limit })
+    Ok(Batch::new(done, done >= limit))
 }
 
 /// The record in a row, unless it is past its retention.

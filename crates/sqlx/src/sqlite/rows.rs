@@ -100,5 +100,5 @@ pub(super) async fn sweep(connection: &mut SqliteConnection, limit: u32) -> Resu
     let sweep = sqlx::query(sql::SWEEP).bind(now()).bind(limit);
     let done = sweep.execute(connection).await?.rows_affected();
     let done = u32::try_from(done).unwrap_or(u32::MAX);
-    Ok(Batch { done, more: done >= limit })
+    Ok(Batch::new(done, done >= limit))
 }
