@@ -238,7 +238,7 @@ impl ApiCall<'_> {
         let (id, lease) = (request.id.clone(), request.policy.lease);
         match self.state.semel.remote_claim(request, owner).await {
             RemoteClaim::Execute(Grant { fence, attempt, .. }) => {
-                let held = HeldClaim { id, by: Claimant { fence, owner }, lease };
+                let held = HeldClaim { id, by: Claimant::new(fence, owner), lease };
                 let Some(sealed) = self.state.service.seal.seal(&held) else {
                     let detail = "The system has no randomness for a claim.";
                     return Err(refused(ApiError::store_unavailable(detail)));

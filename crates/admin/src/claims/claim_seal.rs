@@ -103,7 +103,7 @@ impl HeldClaim {
             Key::new(str::from_utf8(&key).ok()?).ok()?,
         );
         let fence = Fence::new(u64::from_be_bytes(*fence))?;
-        let by = Claimant { fence, owner: OwnerToken::from_bytes(*owner) };
+        let by = Claimant::new(fence, OwnerToken::from_bytes(*owner));
         Some(Self { id, by, lease: std::time::Duration::from_millis(u64::from_be_bytes(*lease)) })
     }
 }
@@ -121,7 +121,7 @@ mod tests {
             Key::new("order-17").unwrap(),
         );
         let owner = OwnerToken::from_bytes([7; 16]);
-        let by = Claimant { fence: Fence::new(1_763_491_234_567_890).unwrap(), owner };
+        let by = Claimant::new(Fence::new(1_763_491_234_567_890).unwrap(), owner);
         HeldClaim { id, by, lease: Duration::from_millis(30_001) }
     }
 

@@ -18,7 +18,7 @@ fn owner(number: u8) -> OwnerToken {
 }
 
 fn by(grant: Grant, number: u8) -> Claimant {
-    Claimant { fence: grant.fence, owner: owner(number) }
+    Claimant::new(grant.fence, owner(number))
 }
 
 fn uncounted() -> Finish {
