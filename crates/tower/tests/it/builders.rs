@@ -1,6 +1,6 @@
 //! Verified callers and deadlines of a layer that is built in code, through a real axum server.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, extract::Request, middleware};
 use bytes::Bytes;
@@ -12,8 +12,8 @@ use semel_testkit::issuer::{
     AUDIENCE, Algorithm, ISSUER, JwksAnswer, JwksServer, SigningKey, claims, key_set,
 };
 use semel_tower::{
-    Callers, CertificateField, ClientCertificate, DeadlineHeader, DeadlineRule, IdempotencyLayer,
-    Jwks, JwtVerifier,
+    Callers, CertificateField, ClientCertificate, ClientContext, DeadlineHeader, DeadlineRule,
+    IdempotencyLayer, Jwks, JwtVerifier,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -96,8 +96,9 @@ async fn the_name_in_a_client_certificate_is_the_caller() {
             let shop = request.headers().get("x-connection").and_then(|it| it.to_str().ok());
             if let Some(shop) = shop.and_then(|number| shops.get(number.parse::<usize>().unwrap()))
             {
-                let shop = shop.clone();
-                request.extensions_mut().insert(shop);
+                let mut client = ClientContext::default();
+                client.certificate = Some(Arc::new(shop.clone()));
+                request.extensions_mut().insert(client);
             }
             async move { next.run(request).await }
         }));
