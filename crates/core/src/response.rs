@@ -166,6 +166,15 @@ impl Answer {
         &self.0
     }
 
+    /// The record that the operation ran, without its body; `None` if there is no body.
+    #[must_use]
+    pub fn without_body(&self) -> Option<Self> {
+        match self.read() {
+            Ok(Content::Response(response)) => Some(Self::not_retained(response.status)),
+            Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
+        }
+    }
+
     /// The problem that a repeat gets, if there is nothing to replay.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {

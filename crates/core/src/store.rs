@@ -49,9 +49,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    About, Answer, Caller, Captured, Claimant, Content, Fence, Fingerprint, Key, NodeName,
-    OnUnknown, OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, StateName, StateView,
-    StoreError, StoreErrorKind, Usage,
+    About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
+    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, StateName, StateView, StoreError,
+    StoreErrorKind, Usage,
 };
 
 /// Where records live.
@@ -345,17 +345,11 @@ impl Finish {
         Self { action: RecordAction::Forget, reason: Some(reason) }
     }
 
-    /// The completion with an answer that is too large for the store: that it happened, without the
-    /// body. `None` if there is nothing to leave out.
+    /// The completion without the body of its answer; `None` if there is nothing to leave out.
     #[must_use]
     pub fn without_body(&self) -> Option<Self> {
         let RecordAction::Complete(answer) = &self.action else { return None };
-        match answer.read() {
-            Ok(Content::Response(response)) => {
-                Some(Self::complete(Answer::not_retained(response.status)))
-            }
-            Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
-        }
+        answer.without_body().map(Self::complete)
     }
 
     /// The outcome is unknown, and the route says what that means.
