@@ -15,6 +15,9 @@ struct FrontPage;
 /// So do those of the guides.
 #[cfg(doctest)]
 mod guides {
+    #[doc = include_str!("../../docs/guide/callers.md")]
+    struct Callers;
+
     #[doc = include_str!("../../docs/guide/deadlines.md")]
     struct Deadlines;
 
@@ -23,6 +26,9 @@ mod guides {
 
     #[doc = include_str!("../../docs/guide/rolling-it-out.md")]
     struct RollingItOut;
+
+    #[doc = include_str!("../../docs/guide/stripe-sdks.md")]
+    struct StripeSdks;
 
     #[doc = include_str!("../../docs/guide/webhooks.md")]
     struct Webhooks;

@@ -85,7 +85,7 @@ impl<B: Bank> Job<B> {
         let policy = Policy {
             lease,
             wait: lease * 2,
-            // Longer than anybody may want to start a month again.
+            // Longer than the time in which a month may be started again.
             retention: Duration::from_secs(400 * 24 * 60 * 60),
             ..Policy::default()
         };

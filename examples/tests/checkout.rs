@@ -8,6 +8,7 @@ use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 use rusqlite::Connection;
 use semel::core::{Caller, Key, RecordId, Resolution, Resolved, Scope, StateName};
 use semel_examples::checkout::{Merchants, Shop};
+use semel_testkit::http::TestResponse;
 use support::Service;
 use tempfile::TempDir;
 use tokio::{
@@ -41,7 +42,7 @@ impl Stage {
         Self { folder, shop, address, stop, serving }
     }
 
-    async fn check_out(&self, key: &str, cents: u32, card: &str) -> Answer {
+    async fn check_out(&self, key: &str, cents: u32, card: &str) -> TestResponse {
         send(self.address, &ada(key, cents, card)).await
     }
 
@@ -80,47 +81,12 @@ fn request(headers: &[&str], cents: u32, card: &str) -> String {
     )
 }
 
-/// An answer as it came, less the lines that belong to one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Answer {
-    status: u16,
-    replayed: bool,
-    headers: Vec<String>,
-    body: String,
-}
-
-impl Answer {
-    fn read(text: &str) -> Self {
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        let mut lines = head.split("\r\n").map(str::to_owned);
-        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-        let (marks, headers): (Vec<_>, Vec<_>) =
-            lines.partition(|line| line.starts_with("idempotent-replayed: "));
-        let headers = headers.into_iter().filter(|line| !line.starts_with("date: ")).collect();
-        let replayed = marks == ["idempotent-replayed: true"];
-        Self { status, replayed, headers, body: body.to_owned() }
-    }
-
-    /// The answer that a repeat must get.
-    fn again(&self) -> Self {
-        assert!(!self.replayed, "{self:?}");
-        Self { replayed: true, ..self.clone() }
-    }
-
-    #[track_caller]
-    fn is_problem(&self, status: u16, slug: &str) {
-        assert_eq!(self.status, status, "{self:?}");
-        let kind = format!(r#"{{"type":"urn:semel:problem:{slug}","#);
-        assert!(self.body.starts_with(&kind), "{self:?}");
-    }
-}
-
-async fn send(to: SocketAddr, request: &str) -> Answer {
+async fn send(to: SocketAddr, request: &str) -> TestResponse {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    Answer::read(&text)
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    TestResponse::parse(&answer).unwrap()
 }
 
 #[tokio::test]
@@ -128,8 +94,8 @@ async fn a_repeat_gets_the_first_answer_byte_for_byte() {
     let stage = Stage::new(Duration::ZERO).await;
     let first = stage.check_out("k", 4900, "tok_visa").await;
     assert_eq!(first.status, 201);
-    assert_eq!(first.body, r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
-    assert_eq!(stage.check_out("k", 4900, "tok_visa").await, first.again());
+    assert_eq!(first.text(), r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
+    stage.check_out("k", 4900, "tok_visa").await.assert_replay_of(&first);
     assert_eq!(statement(stage.folder.path()), ["ch_1 order-1 4900"]);
 }
 
@@ -143,7 +109,7 @@ async fn twenty_at_once_charge_once() {
     }
     for answer in clients.join_all().await {
         assert_eq!(answer.status, 201, "{answer:?}");
-        assert_eq!(answer.body, r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
+        assert_eq!(answer.text(), r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
     }
     assert_eq!(stage.charges(), 1);
 }
@@ -152,26 +118,26 @@ async fn twenty_at_once_charge_once() {
 async fn a_key_is_for_one_checkout_of_one_merchant() {
     let stage = Stage::new(Duration::ZERO).await;
     stage.check_out("k", 4900, "tok_visa").await;
-    stage.check_out("k", 5900, "tok_visa").await.is_problem(422, "key-reused");
+    stage.check_out("k", 5900, "tok_visa").await.assert_problem(422, "key-reused");
     assert_eq!(stage.charges(), 1);
 
     let grace = request(&["authorization: Bearer sk_grace", "idempotency-key: k"], 7, "tok_visa");
     let answer = send(stage.address, &grace).await;
-    assert_eq!(answer.body, r#"{"order":2,"cents":7,"charge":"ch_2"}"#);
+    assert_eq!(answer.text(), r#"{"order":2,"cents":7,"charge":"ch_2"}"#);
 }
 
 #[tokio::test]
-async fn who_has_no_key_or_no_token_is_refused() {
+async fn a_checkout_without_a_key_or_a_token_is_refused() {
     let stage = Stage::new(Duration::ZERO).await;
     let keyless = request(&["authorization: Bearer sk_ada"], 7, "tok_visa");
-    send(stage.address, &keyless).await.is_problem(400, "key-missing");
+    send(stage.address, &keyless).await.assert_problem(400, "key-missing");
     for credential in
         ["x-nothing: 1", "authorization: Bearer sk_eve", "authorization: Basic sk_ada"]
     {
         let request = request(&[credential, "idempotency-key: k"], 7, "tok_visa");
         let answer = send(stage.address, &request).await;
         assert_eq!(answer.status, 401);
-        assert!(answer.headers.contains(&"www-authenticate: Bearer".to_owned()), "{answer:?}");
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer"), "{answer:?}");
     }
     // Nothing of this was recorded under the key.
     assert_eq!(stage.check_out("k", 7, "tok_visa").await.status, 201);
@@ -184,8 +150,8 @@ async fn a_declined_card_stays_declined() {
     let first = stage.check_out("k", 4900, "tok_declined").await;
     assert_eq!(first.status, 402);
     let detail = "the card was declined: insufficient funds";
-    assert_eq!(first.body, format!(r#"{{"error":"card-declined","detail":"{detail}"}}"#));
-    assert_eq!(stage.check_out("k", 4900, "tok_declined").await, first.again());
+    assert_eq!(first.text(), format!(r#"{{"error":"card-declined","detail":"{detail}"}}"#));
+    stage.check_out("k", 4900, "tok_declined").await.assert_replay_of(&first);
     assert_eq!(stage.charges(), 0);
 }
 
@@ -194,15 +160,15 @@ async fn an_unreachable_provider_is_tried_again() {
     let stage = Stage::new(Duration::ZERO).await;
     let first = stage.check_out("k", 4900, "tok_far").await;
     assert_eq!(first.status, 502);
-    let leaked = first.headers.iter().any(|line| line.starts_with("idempotency-outcome"));
-    assert!(!leaked, "what is meant for the layer does not go out: {first:?}");
+    let leaked = first.header("idempotency-outcome");
+    assert_eq!(leaked, None, "what is meant for the layer does not go out: {first:?}");
     let second = stage.check_out("k", 4900, "tok_far").await;
-    assert_eq!((second.status, second.replayed), (201, false));
-    assert_eq!(stage.check_out("k", 4900, "tok_far").await, second.again());
+    assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
+    stage.check_out("k", 4900, "tok_far").await.assert_replay_of(&second);
     assert_eq!(stage.charges(), 1);
 }
 
-/// Keeps everybody else from writing to the shop's database until it is dropped.
+/// Keeps other connections from writing to the shop's database until it is dropped.
 fn lock_orders(folder: &Path) -> Connection {
     let connection = Connection::open(folder.join("shop.db")).unwrap();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -214,10 +180,10 @@ async fn a_shop_that_cannot_open_an_order_asks_for_a_retry() {
     let stage = Stage::new(Duration::ZERO).await;
     let lock = lock_orders(stage.folder.path());
     let first = stage.check_out("k", 4900, "tok_visa").await;
-    assert_eq!((first.status, stage.charges()), (503, 0), "{first:?}");
+    assert_eq!((first.status.as_u16(), stage.charges()), (503, 0), "{first:?}");
     drop(lock);
     let second = stage.check_out("k", 4900, "tok_visa").await;
-    assert_eq!((second.status, second.replayed), (201, false), "{second:?}");
+    assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false), "{second:?}");
     assert_eq!(stage.charges(), 1);
 }
 
@@ -231,7 +197,7 @@ async fn a_charge_whose_order_is_not_written_is_held() {
     assert_eq!(client.await.unwrap().status, 500);
     drop(lock);
     let second = stage.check_out("k", 4900, "tok_visa").await;
-    assert!(second.body.contains("urn:semel:problem:outcome-unknown"), "{second:?}");
+    assert!(second.text().contains("urn:semel:problem:outcome-unknown"), "{second:?}");
     assert_eq!(stage.charges(), 1);
 }
 
@@ -240,7 +206,7 @@ async fn an_unknown_outcome_is_held_and_a_later_attempt_looks_before_it_charges(
     let stage = Stage::new(Duration::ZERO).await;
     assert_eq!(stage.check_out("k", 4900, "tok_silent").await.status, 504);
     for _ in 0..2 {
-        stage.check_out("k", 4900, "tok_silent").await.is_problem(423, "outcome-unknown");
+        stage.check_out("k", 4900, "tok_silent").await.assert_problem(423, "outcome-unknown");
     }
     assert_eq!(stage.charges(), 1);
 
@@ -252,7 +218,7 @@ async fn an_unknown_outcome_is_held_and_a_later_attempt_looks_before_it_charges(
     let resolved = store.resolve(&id, seen.fence, &Resolution::Released).await.unwrap();
     assert_eq!(resolved, Resolved::Applied);
     let answer = stage.check_out("k", 4900, "tok_silent").await;
-    assert_eq!(answer.body, r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
+    assert_eq!(answer.text(), r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
     assert_eq!(stage.charges(), 1);
 }
 
@@ -273,7 +239,7 @@ async fn another_order_is_refused_also_when_its_key_is_not_remembered_any_more()
     };
     forget().await;
     let other = stage.check_out("k", 5900, "tok_visa").await;
-    assert!(other.body.contains("key-reused"), "{}", other.body);
+    other.assert_problem(422, "key-reused");
     forget().await;
     assert_eq!(stage.check_out("k", 4900, "tok_visa").await.body, first.body);
     assert_eq!(stage.charges(), 1);
@@ -284,16 +250,16 @@ async fn a_body_that_is_no_checkout_charges_nothing() {
     let stage = Stage::new(Duration::ZERO).await;
     let headers = ["authorization: Bearer sk_ada", "idempotency-key: k"];
     let broken = request(&headers, 7, "\"");
-    send(stage.address, &broken).await.is_problem(400, "body-malformed");
+    send(stage.address, &broken).await.assert_problem(400, "body-malformed");
     let other = request(&headers, 7, "tok_visa").replace("cents", "pence");
     let first = send(stage.address, &other).await;
     assert_eq!(first.status, 422);
-    assert_eq!(send(stage.address, &other).await, first.again());
+    send(stage.address, &other).await.assert_replay_of(&first);
     assert_eq!(stage.charges(), 0);
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_a_checkout_whose_client_has_gone() {
+async fn a_shutdown_waits_for_a_checkout_whose_client_has_disconnected() {
     let stage = Stage::new(Duration::from_millis(600)).await;
     let mut client = TcpStream::connect(stage.address).await.unwrap();
     client.write_all(ada("k", 4900, "tok_visa").as_bytes()).await.unwrap();
@@ -309,13 +275,13 @@ async fn a_stop_waits_for_a_checkout_whose_client_has_gone() {
     let address = listener.local_addr().unwrap();
     tokio::spawn(shop.serve(listener, std::future::pending()));
     let answer = send(address, &ada("k", 4900, "tok_visa")).await;
-    assert_eq!((answer.status, answer.replayed), (201, true), "{answer:?}");
+    assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, true), "{answer:?}");
     assert_eq!(statement(stage.folder.path()).len(), 1);
 }
 
 /// The program itself: asked to stop with two checkouts under way, one of whose clients is gone.
 #[tokio::test]
-async fn the_program_finishes_what_it_began_and_remembers_it() {
+async fn the_program_finishes_running_checkouts_and_replays_them_after_a_restart() {
     let folder = TempDir::new().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_checkout"));
     command.arg(folder.path()).arg("127.0.0.1:0");
@@ -335,7 +301,7 @@ async fn the_program_finishes_what_it_began_and_remembers_it() {
 
     let service = Service::start(&mut command);
     let gone = send(service.address, &ada("k1", 100, "tok_visa")).await;
-    assert_eq!((gone.status, gone.replayed), (201, true), "{gone:?}");
-    assert_eq!(send(service.address, &ada("k2", 200, "tok_visa")).await, first.again());
+    assert_eq!((gone.status.as_u16(), gone.is_replayed()), (201, true), "{gone:?}");
+    send(service.address, &ada("k2", 200, "tok_visa")).await.assert_replay_of(&first);
     assert_eq!(statement(folder.path()).len(), 2);
 }

@@ -192,7 +192,7 @@ async fn a_key_is_for_one_transfer_of_one_caller() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_or_no_name_is_refused() {
+async fn a_call_without_a_key_or_a_name_is_refused() {
     let stage = Stage::new().await;
     let mut client = TransfersClient::new(stage.channel.clone());
     for (absent, code, slug) in [
@@ -306,6 +306,7 @@ async fn a_stop_waits_for_a_transfer_whose_client_has_gone() {
     }
     gone.abort();
     stage.stop.send(()).unwrap();
+    // Real time must pass: a shutdown that does not wait has ended by then.
     sleep(Duration::from_millis(200)).await;
     assert!(!stage.serving.is_finished(), "a transfer still runs");
     clerk.execute_batch("ROLLBACK").unwrap();

@@ -1,10 +1,11 @@
-//! Python, Node, Go, Tomcat and nginx for the tests that stand in front of real frameworks.
+//! Python, Node, Go, Tomcat, nginx and Chromium for the tests in front of real frameworks.
 //!
 //! The packages are pinned beside those tests and lie in the target folder, one folder for each
 //! language. A folder is made when it is missing or when the pins have changed, from whatever index
 //! the machine's `pip` and `npm` are set up for. Go needs no packages: its pins are the programs
-//! themselves, which are built from the standard library. Tomcat's classes and nginx are Debian's.
-//! Where a language or its packages cannot be had the tests are skipped, and the summary says why.
+//! themselves, which are built from the standard library. Tomcat's classes, nginx and Chromium are
+//! Debian's. Where a language or its packages cannot be had the tests are skipped, and the summary
+//! says why.
 
 use std::ffi::OsString;
 use std::fs;
@@ -29,6 +30,9 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Where Debian's package puts nginx.
 const NGINX: &str = "/usr/sbin/nginx";
 
+/// Where Debian's package puts Chromium.
+const CHROMIUM: &str = "/usr/bin/chromium";
+
 /// The archives of Debian's Tomcat that a service needs.
 const TOMCAT: [&str; 12] = [
     "annotations-api",
@@ -45,7 +49,7 @@ const TOMCAT: [&str; 12] = [
     "util-scan",
 ];
 
-const LANGUAGES: [Language; 5] = [
+const LANGUAGES: [Language; 6] = [
     Language {
         variable: "SEMEL_TEST_PYTHON",
         version: &["python3", "--version"],
@@ -90,6 +94,15 @@ const LANGUAGES: [Language; 5] = [
         pins: &[],
         product: "nginx",
         make: make_nginx,
+    },
+    Language {
+        variable: "SEMEL_TEST_CHROMIUM",
+        version: &[CHROMIUM, "--version"],
+        package: Some("chromium"),
+        folder: "chromium",
+        pins: &[],
+        product: "chromium",
+        make: make_chromium,
     },
 ];
 
@@ -244,6 +257,10 @@ fn make_tomcat(place: &Path, pins: &Path) -> Result<(), String> {
 
 fn make_nginx(place: &Path, _pins: &Path) -> Result<(), String> {
     symlink(NGINX, place.join("nginx")).map_err(|error| format!("nginx: {error}"))
+}
+
+fn make_chromium(place: &Path, _pins: &Path) -> Result<(), String> {
+    symlink(CHROMIUM, place.join("chromium")).map_err(|error| format!("chromium: {error}"))
 }
 
 fn step(name: &str, command: &mut Command) -> Result<(), String> {

@@ -45,7 +45,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let path = root.join("fuzz/Cargo.toml");
     let text = fs::read_to_string(&path)
         .context("there are no fuzz targets: cannot read fuzz/Cargo.toml")?;
-    let targets = chosen(&manifest::binaries(&text), options.target.as_deref())?;
+    let binaries = manifest::named(&text, "bin").into_iter().map(|(name, _)| name);
+    let targets = chosen(&binaries.collect::<Vec<_>>(), options.target.as_deref())?;
     need_tools()?;
     for (done, target) in targets.iter().enumerate() {
         println!("target {} of {}, {} s", done + 1, targets.len(), options.seconds);

@@ -18,7 +18,7 @@ const SHIPPED: &str = "semel-cli";
 /// Checks the licence of every dependency on this platform, of tests and tools too.
 pub(crate) fn check_licences(root: &Path) -> anyhow::Result<()> {
     let deny = fs::read_to_string(root.join("deny.toml")).context("cannot read deny.toml")?;
-    let allowed = manifest::list(&deny, "licenses", "allow");
+    let allowed = manifest::list(&deny, &["licenses", "allow"]);
     let mut refused = Vec::new();
     for folder in ["Cargo.toml", "crates/sqlx/Cargo.toml"] {
         let metadata = metadata(root, folder)?;
@@ -116,13 +116,9 @@ pub(crate) fn sbom(root: &Path) -> anyhow::Result<()> {
 
 /// The checksum of each package of a lock file, by name and version.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
-    let value = |package: &str, name: &str| {
-        let line = package.lines().find_map(|line| line.strip_prefix(&format!("{name} = \"")));
-        line.and_then(|line| line.strip_suffix('"')).map(ToOwned::to_owned)
-    };
-    let packages = lock.split("[[package]]").filter_map(|package| {
-        let id = (value(package, "name")?, value(package, "version")?);
-        Some((id, value(package, "checksum")?))
+    let packages = manifest::named(lock, "package").into_iter().filter_map(|(name, package)| {
+        let text = |key| package.get(key)?.as_str().map(str::to_owned);
+        Some(((name, text("version")?), text("checksum")?))
     });
     packages.collect()
 }

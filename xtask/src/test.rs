@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_runs_after_the_first_failure() {
+    fn no_step_runs_after_the_first_failure() {
         let steps: Vec<Step<'_>> = vec![
             ("one", Box::new(|| Ok(StepCoverage::All))),
             ("two", Box::new(|| bail!("two failed"))),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_skipped_is_said_and_the_rest_runs() {
+    fn a_skipped_step_is_reported_and_the_rest_runs() {
         let steps: Vec<Step<'_>> = vec![
             ("frameworks", Box::new(|| Ok(StepCoverage::Skipped("no node".to_owned())))),
             ("test", Box::new(|| Ok(StepCoverage::All))),

@@ -1,8 +1,9 @@
 //! `cargo xtask torture`: the long editions of the tests whose names contain `torture`.
 //!
 //! Each such test has a short edition that `cargo xtask test` runs, and a long one that it chooses
-//! when `SEMEL_TORTURE` is set. After them come the checks that need a release build or the
-//! network: the program as it is released, and `cargo deny`.
+//! when `SEMEL_TORTURE` is set. After them come the features one by one, where `cargo hack` is
+//! installed, and the checks that need a release build or the network: the program as it is
+//! released, and `cargo deny`.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,8 +29,32 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut test = cargo_test(root);
     test.args(["--nocapture", "torture"]).envs(frameworks::variables(root));
     run::step("torture", &mut test)?;
+    features(root)?;
     dist::run(root)?;
     deny(root)
+}
+
+/// The crates with features.
+const WITH_FEATURES: [&str; 7] = [
+    "semel",
+    "semel-cli",
+    "semel-config",
+    "semel-postgres",
+    "semel-redis",
+    "semel-sqlite",
+    "semel-tower",
+];
+
+/// Each crate with none of its features, with each of them, and with all.
+fn features(root: &Path) -> anyhow::Result<()> {
+    if !run::works(&mut run::cargo(root, &["hack", "--version"])) {
+        let install = "cargo install --locked cargo-hack";
+        println!("{}", run::notice(&format!("features skipped; install with: {install}")));
+        return Ok(());
+    }
+    let mut hack = run::cargo(root, &["hack", "check", "--each-feature", "--locked"]);
+    hack.args(WITH_FEATURES.iter().flat_map(|name| ["--package", name]));
+    run::step("features", hack.env("RUSTFLAGS", "-D warnings"))
 }
 
 /// Known vulnerabilities, withdrawn versions, licences and sources, for every platform. It reads a

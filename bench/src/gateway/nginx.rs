@@ -23,7 +23,7 @@ const WORKERS: usize = 2;
 /// It is there in a moment, or something is wrong.
 const START: Duration = Duration::from_secs(10);
 
-/// Where packages put it; the second is not on everybody's path.
+/// Where packages put it; the second is not on every user's path.
 const PROGRAMS: [&str; 2] = ["nginx", "/usr/sbin/nginx"];
 
 /// Starts nginx in front of an upstream. What it needs is in `folder`.

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_refuses_what_the_load_did_not_send() {
+    fn the_upstream_refuses_unexpected_requests() {
         assert_eq!(answer(ORDER.as_bytes()).status(), StatusCode::CREATED);
         let other = ORDER.replace("12990", "12991");
         assert_eq!(answer(other.as_bytes()).status(), StatusCode::BAD_REQUEST);

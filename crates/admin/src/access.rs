@@ -11,7 +11,7 @@ use super::api_error::ApiError;
 pub(super) struct AccessCheck {
     /// Only this machine reaches the listener.
     loopback: bool,
-    /// An operator's token is configured.
+    /// A token is configured.
     guarded: bool,
 }
 

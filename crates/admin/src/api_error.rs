@@ -1,10 +1,13 @@
 //! Errors of the API, as problem documents like those of the gateway.
 
+use std::time::Duration;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use semel::core::{ErrorType, StoreError};
+use semel_tower::add_retry_advice;
 
 use super::{
     action_error::ActionError,
@@ -41,8 +44,7 @@ impl ApiError {
         Self::new(status, "request-malformed", "Request is malformed", detail)
     }
 
-    pub(super) fn too_large() -> Self {
-        let detail = "The body is larger than 2 MiB.";
+    pub(super) fn too_large(detail: &str) -> Self {
         let status = StatusCode::PAYLOAD_TOO_LARGE;
         Self::new(status, "body-too-large", "Request body is too large", detail)
     }
@@ -53,10 +55,31 @@ impl ApiError {
         Self::new(status, "media-type-unsupported", "Body is not JSON", detail)
     }
 
-    pub(super) fn token_missing() -> Self {
+    pub(super) fn operator_token_missing() -> Self {
         let detail = "Send the operator token: Authorization: Bearer TOKEN.";
         let status = StatusCode::UNAUTHORIZED;
         Self::new(status, "operator-token-missing", "Operator is not identified", detail)
+    }
+
+    pub(super) fn token_missing() -> Self {
+        let detail = "Send a token that an [[api.token]] of the configuration names: \
+                      Authorization: Bearer TOKEN.";
+        let status = StatusCode::UNAUTHORIZED;
+        Self::new(status, "token-missing", "Client is not identified", detail)
+    }
+
+    pub(super) fn role_forbidden(name: &str) -> Self {
+        let detail = format!("The role of the token `{name}` does not allow this request.");
+        Self::new(StatusCode::FORBIDDEN, "role-forbidden", "Role is not sufficient", &detail)
+    }
+
+    pub(super) fn scope_forbidden(detail: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "scope-forbidden", "Scope is not allowed", detail)
+    }
+
+    pub(super) fn limit_exceeded(detail: &str) -> Self {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Self::new(status, "limit-exceeded", "Setting exceeds its limit", detail)
     }
 
     pub(super) fn read_only() -> Self {
@@ -136,8 +159,19 @@ impl From<ActionError> for ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+impl ApiError {
+    pub(super) fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    /// When the client should send the same request again; `None` if it should not.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let may_pass = ["store-unavailable", "draining", "too-slow"].contains(&self.slug);
+        may_pass.then_some(Duration::from_secs(1))
+    }
+
+    /// The problem document.
+    pub(super) fn document(&self) -> String {
         let status = self.status.as_u16();
         let error = ErrorMember {
             kind: ErrorType::for_status(status).as_str(),
@@ -148,13 +182,21 @@ impl IntoResponse for ApiError {
             kind: format!("urn:semel:problem:{}", self.slug),
             title: self.title.to_owned(),
             status,
-            detail: self.detail,
+            detail: self.detail.clone(),
             error,
         };
-        let mut response = (self.status, axum::Json(document)).into_response();
+        // A document of texts can always be written.
+        serde_json::to_string(&document).unwrap_or_default()
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.document()).into_response();
         let headers = response.headers_mut();
         let problem = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem);
+        add_retry_advice(headers, self.retry_after());
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

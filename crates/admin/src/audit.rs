@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_done_if_the_audit_log_cannot_be_written() {
+    async fn an_action_is_refused_if_the_audit_log_cannot_be_written() {
         struct Done;
         impl AuditResult for Done {
             fn result(&self) -> String {

@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::Bytes,
     extract::{Extension, State, rejection::BytesRejection},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
 };
 use serde::de::DeserializeOwned;
 
@@ -16,7 +16,9 @@ use super::{
     api_error::ApiError,
     requests::{self, AuditNote, DeleteRequest, ResolveManyRequest, ResolveRequest},
     responses::{DoneView, ManyView, SweepView},
+    service::has_json,
     state::ApiState,
+    tokens::Permission,
 };
 use crate::audit::{Approver, AuditResult, OperatorAction};
 
@@ -136,20 +138,19 @@ fn read<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: BodyResult,
 ) -> Result<T, ApiError> {
-    if state.token.is_none() {
+    if !state.tokens.can_change() {
         return Err(ApiError::read_only());
     }
-    if !state.is_operator(headers) {
-        state.record_auth_failure(peer, path);
-        return Err(ApiError::token_missing());
-    }
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
-    if !kind.trim().eq_ignore_ascii_case("application/json") {
+    let credential = state.authorize(headers, Permission::Operations, peer, path);
+    credential.map_err(|error| match error.status() {
+        401 => ApiError::operator_token_missing(),
+        _ => error,
+    })?;
+    if !has_json(headers) {
         return Err(ApiError::not_json());
     }
     let body = body.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(),
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large("The body is larger than 2 MiB."),
         _ => ApiError::malformed("the body did not arrive"),
     })?;
     serde_json::from_slice(&body).map_err(|error| ApiError::malformed(&error.to_string()))

@@ -1,4 +1,4 @@
-//! The operator API: health, metrics, records, and actions on them.
+//! The API listener: health, metrics, records, actions on them, and the service API.
 //!
 //! | request | what it does |
 //! |---|---|
@@ -10,10 +10,12 @@
 //! | `POST /v1/resolve`, `POST /v1/delete` | resolves a held record; deletes a record |
 //! | `POST /v1/resolve-many` | resolves many records that `GET /v1/records` showed |
 //! | `POST /v1/sweep`, `POST /v1/reload` | sweeps now; applies a changed configuration |
+//! | `POST /v1/claims`, `/v1/claims/…`, `/v1/batch` | the service API: claims, and what ends them |
 //!
 //! Any client that reaches the listener may read, except recorded answers: those, and every action,
-//! need the operator token. Without a configured token the API is read-only, and a listener that
-//! other machines can reach shows no records. Each action is written to the audit log.
+//! need the operator token, and claims need a token of the role `app`. With any `[[api.token]]`,
+//! reading records needs one too. Without a configured token the API is read-only, and a listener
+//! that other machines can reach shows no records. Each action is written to the audit log.
 
 mod access;
 mod action_error;
@@ -22,14 +24,18 @@ mod api_error;
 pub mod audit;
 pub mod base64;
 mod change;
+mod claims;
 pub mod filter;
 mod listen;
 pub mod moment;
 mod observed;
+mod openapi;
 mod read;
 pub mod requests;
 pub mod responses;
+mod service;
 mod state;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -41,7 +47,11 @@ use axum::{
 
 use self::api_error::ApiError;
 pub use self::listen::{API_HEADER, serve};
-pub use self::state::{ApiState, ReloadFn, ReloadFuture};
+pub use self::{
+    claims::{ClaimRules, ClaimSeal, ServiceState},
+    state::{ApiState, ReloadFn, ReloadFuture},
+    tokens::ApiTokens,
+};
 
 /// Maximum size of a request body: an answer of 1 MiB fits, also as base64.
 const BODY_BYTES_MAX: usize = 2 << 20;
@@ -51,6 +61,8 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/healthz", get(read::healthz))
         .route("/readyz", get(read::readyz))
         .route("/metrics", get(read::metrics))
+        .route("/openapi.json", get(openapi::openapi_json))
+        .route("/docs", get(openapi::docs))
         .route("/v1/records", get(read::records))
         .route("/v1/record", get(read::record))
         .route("/v1/resolve", post(change::resolve))
@@ -58,6 +70,12 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/v1/delete", post(change::delete))
         .route("/v1/sweep", post(change::sweep))
         .route("/v1/reload", post(change::reload))
+        .route("/v1/claims", post(service::claim))
+        .route("/v1/claims/complete", post(service::complete))
+        .route("/v1/claims/renew", post(service::renew))
+        .route("/v1/claims/release", post(service::release))
+        .route("/v1/claims/hold", post(service::hold))
+        .route("/v1/batch", post(service::batch))
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

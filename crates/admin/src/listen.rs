@@ -1,7 +1,8 @@
 //! The listener: accepts connections, and limits their number and time.
 
+mod worker;
+
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     future::Future,
     net::SocketAddr,
@@ -22,17 +23,19 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
-    task::{AbortHandle, JoinSet},
+    sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tower_service::Service as _;
 
-use super::{ApiState, access::AccessCheck, api_error::ApiError, router};
+use self::worker::{ApiWorker, WorkerContext};
+use super::{
+    ApiState, access::AccessCheck, api_error::ApiError, claims::claim_rules::WAIT_MAX, router,
+};
 
 /// Maximum number of open connections. A new connection replaces another one, so that idle clients
 /// cannot block health checks.
-pub(super) const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 256 };
+pub(super) const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 1024 };
 
 /// Timeout for a request head, and idle timeout of a connection.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -40,19 +43,30 @@ const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Timeout of a call of the service API, which may wait for another owner.
+const CALL_TIMEOUT: Duration = WAIT_MAX.saturating_add(REQUEST_TIMEOUT);
+
+/// What the paths of calls that may wait begin with.
+const CALL_PATH: &str = "/v1/claims";
+
 /// Maximum age of a connection: a client that never reads must not keep it open.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// Grace period for requests on shutdown.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// This response header identifies an API listener.
 pub const API_HEADER: HeaderName = HeaderName::from_static("semel-api");
 
-/// Serves the API until `stop` resolves.
-pub async fn serve(listener: TcpListener, state: ApiState, stop: impl Future<Output = ()>) {
+/// Serves the API on this number of threads until `stop` resolves.
+pub async fn serve(
+    listener: TcpListener,
+    state: ApiState,
+    threads: usize,
+    stop: impl Future<Output = ()>,
+) {
     let gate = match listener.local_addr() {
-        Ok(address) => AccessCheck::new(address, state.token.is_some()),
+        Ok(address) => AccessCheck::new(address, !state.tokens.is_empty()),
         Err(error) => return tracing::error!(%error, "the API listener has no address"),
     };
     if !gate.shows_records() {
@@ -61,24 +75,40 @@ pub async fn serve(listener: TcpListener, state: ApiState, stop: impl Future<Out
              health and metrics, but no records",
         );
     }
-    let router = router(Arc::new(state));
     let (end, ended) = watch::channel(());
-    let (mut connections, mut open) = (JoinSet::new(), VecDeque::new());
+    let (running, mut all_ended) = mpsc::channel(1);
+    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+    let router = router(Arc::new(state));
+    let connection = ConnectionState { router, gate, peer: unknown, busy: Arc::default() };
+    let connections_max = CONNECTIONS_MAX.div_ceil(threads.max(1));
+    let context = WorkerContext { connection, connections_max, ended, running };
+    let start = |index| ApiWorker::start(index, context.clone());
+    let workers: Vec<ApiWorker> = match (0..threads.max(1)).map(start).collect() {
+        Ok(workers) => workers,
+        Err(error) => return tracing::error!(%error, "the API listener cannot start a thread"),
+    };
+    drop(context);
+    accept(&listener, &workers, stop).await;
+    drop((listener, workers));
+    let _ = end.send(());
+    let _ = timeout(SHUTDOWN_TIMEOUT, all_ended.recv()).await;
+}
+
+/// Accepts connections and assigns each to the worker with the fewest.
+async fn accept(listener: &TcpListener, workers: &[ApiWorker], stop: impl Future<Output = ()>) {
     let mut stop = std::pin::pin!(stop);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = &mut stop => break,
+            () = &mut stop => return,
         };
-        while connections.try_join_next().is_some() {}
-        match accepted {
+        let detached = accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
+        match detached {
             Ok((stream, peer)) => {
-                evict_if_full(&mut open);
-                let busy = Arc::new(AtomicBool::new(false));
-                let state =
-                    ConnectionState { router: router.clone(), gate, peer, busy: Arc::clone(&busy) };
-                let handle = connections.spawn(serve_connection(stream, state, ended.clone()));
-                open.push_back(TrackedConnection { handle, busy });
+                let least = workers.iter().min_by_key(|worker| worker.connections());
+                if let Some(worker) = least {
+                    worker.send(stream, peer);
+                }
             }
             Err(error) => {
                 // Usually too many open files: an immediate retry would spin.
@@ -87,46 +117,25 @@ pub async fn serve(listener: TcpListener, state: ApiState, stop: impl Future<Out
             }
         }
     }
-    drop((listener, ended));
-    let _ = end.send(());
-    let _ =
-        timeout(SHUTDOWN_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
-}
-
-/// An open connection.
-struct TrackedConnection {
-    handle: AbortHandle,
-    /// Whether it processes a request.
-    busy: Arc<AtomicBool>,
-}
-
-/// At the limit, closes the oldest connection that waits for its client, or else the oldest one. An
-/// action that it started continues.
-fn evict_if_full(open: &mut VecDeque<TrackedConnection>) {
-    open.retain(|tracked| !tracked.handle.is_finished());
-    if open.len() < CONNECTIONS_MAX {
-        return;
-    }
-    let idle = open.iter().position(|tracked| !tracked.busy.load(Ordering::Relaxed));
-    if let Some(tracked) = open.remove(idle.unwrap_or(0)) {
-        tracked.handle.abort();
-    }
 }
 
 /// The state that a connection is served with.
 #[derive(Clone)]
-struct ConnectionState {
-    router: Router,
-    gate: AccessCheck,
-    peer: SocketAddr,
-    busy: Arc<AtomicBool>,
+pub(super) struct ConnectionState {
+    pub(super) router: Router,
+    pub(super) gate: AccessCheck,
+    pub(super) peer: SocketAddr,
+    pub(super) busy: Arc<AtomicBool>,
 }
 
-async fn serve_connection(
-    stream: TcpStream,
+pub(super) async fn serve_connection(
+    stream: std::net::TcpStream,
     state: ConnectionState,
     mut ended: watch::Receiver<()>,
 ) {
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    // A reply is one small write: waiting for more would only delay it.
+    let _ = stream.set_nodelay(true);
     let service = service_fn(move |request: Request<Incoming>| {
         let state = state.clone();
         async move {
@@ -166,7 +175,9 @@ async fn respond(state: &ConnectionState, request: Request<Incoming>) -> Respons
 async fn call_router(state: &ConnectionState, request: Request<Incoming>) -> Response<Body> {
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(state.peer);
-    match timeout(REQUEST_TIMEOUT, state.router.clone().call(request)).await {
+    let may_wait = request.uri().path().starts_with(CALL_PATH);
+    let limit = if may_wait { CALL_TIMEOUT } else { REQUEST_TIMEOUT };
+    match timeout(limit, state.router.clone().call(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(_) => ApiError::too_slow().into_response(),

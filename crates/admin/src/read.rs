@@ -14,6 +14,7 @@ use axum::{
 };
 use jiff::Timestamp;
 use semel::core::Cursor;
+use semel_config::ApiRole;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -23,6 +24,7 @@ use super::{
     requests,
     responses::{AnswerVisibility, ListView, RecordView},
     state::ApiState,
+    tokens::Permission,
 };
 
 /// Timeout of the store in a readiness check.
@@ -56,15 +58,23 @@ pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'stati
     }
 }
 
-pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> impl IntoResponse {
+pub(super) async fn metrics(
+    State(state): State<Arc<ApiState>>,
+    Extension(peer): Extension<SocketAddr>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, ApiError> {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode(&state.semel))
+    state.authorize(&headers, Permission::Metrics, peer, "/metrics")?;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode(&state.semel)))
 }
 
 pub(super) async fn records(
     State(state): State<Arc<ApiState>>,
+    Extension(peer): Extension<SocketAddr>,
+    headers: HeaderMap,
     query: Result<Query<FilterQuery>, QueryRejection>,
 ) -> Result<Json<ListView>, ApiError> {
+    state.authorize(&headers, Permission::Records, peer, "/v1/records")?;
     let Query(asked) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
     let filter = asked.filter().map_err(|wrong| ApiError::malformed(&wrong))?;
     let (after, limit) = (asked.after.map(Cursor), asked.limit.unwrap_or(LIMIT));
@@ -78,18 +88,22 @@ pub(super) async fn record(
     headers: HeaderMap,
     query: Result<Query<RecordQuery>, QueryRejection>,
 ) -> Result<Json<RecordView>, ApiError> {
+    let credential = state.authorize(&headers, Permission::Records, peer, "/v1/record")?;
     let Query(asked) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
     let id = requests::record_id(&asked.scope, &asked.caller, &asked.key)?;
     let seen = state.semel.store().get(&id).await;
     let seen = seen.map_err(|error| ApiError::of_store(&error))?.ok_or_else(ApiError::absent)?;
-    let answers = match &state.token {
-        Some(_) if state.is_operator(&headers) => AnswerVisibility::Shown,
-        Some(_) if headers.contains_key(header::AUTHORIZATION) => {
+    let answers = if state.is_operator(&headers) {
+        AnswerVisibility::Shown
+    } else if !state.tokens.has(ApiRole::Operator) {
+        AnswerVisibility::Withheld("configure an operator token to see the answer")
+    } else if headers.contains_key(header::AUTHORIZATION) {
+        if credential.is_none() {
             state.record_auth_failure(peer, "/v1/record");
-            AnswerVisibility::Withheld("this is not the operator token")
         }
-        Some(_) => AnswerVisibility::Withheld("send the operator token to see the answer"),
-        None => AnswerVisibility::Withheld("configure an operator token to see the answer"),
+        AnswerVisibility::Withheld("this is not the operator token")
+    } else {
+        AnswerVisibility::Withheld("send the operator token to see the answer")
     };
     Ok(Json(RecordView::new(&id, seen, answers, Timestamp::now())))
 }

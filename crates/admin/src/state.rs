@@ -9,10 +9,14 @@ use std::{
 
 use axum::http::HeaderMap;
 use semel::Semel;
-use sha2::{Digest as _, Sha256};
 
-use crate::audit::{Approver, AuditLog};
-use semel_config::OperatorToken;
+use crate::{
+    api_error::ApiError,
+    audit::{Approver, AuditLog},
+    claims::ServiceState,
+    tokens::{ApiTokens, Credential, Permission},
+};
+use semel_config::ApiRole;
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
 
 /// Applies a configuration; resolves to what changed, or to what is wrong.
@@ -27,8 +31,10 @@ pub struct ApiState {
     pub semel: Semel,
     /// What `/metrics` shows.
     pub metrics: Arc<Metrics>,
-    /// The operator token; without one the API is read-only.
-    pub token: Option<OperatorToken>,
+    /// The tokens; without one of an operator nothing can be changed.
+    pub tokens: ApiTokens,
+    /// The service API's part.
+    pub service: ServiceState,
     /// The audit log.
     pub audit: AuditLog,
     /// Applies a changed configuration.
@@ -46,16 +52,24 @@ impl fmt::Debug for ApiState {
 }
 
 impl ApiState {
-    /// Whether a request carries the operator's token.
+    /// Whether a request carries a token of an operator.
     pub(super) fn is_operator(&self, headers: &HeaderMap) -> bool {
-        let sent = headers.get("authorization").and_then(|value| value.to_str().ok());
-        let sent = sent.and_then(|value| value.split_once(' '));
-        match (&self.token, sent) {
-            (Some(OperatorToken(token)), Some((scheme, sent))) => {
-                scheme.eq_ignore_ascii_case("bearer") && is_same(token, sent.trim())
-            }
-            (None, _) | (_, None) => false,
+        self.tokens.identify(headers).is_some_and(|token| token.role == ApiRole::Operator)
+    }
+
+    /// The credential of a request that may do this; `None` if it needs none. A refusal is counted.
+    pub(super) fn authorize(
+        &self,
+        headers: &HeaderMap,
+        permission: Permission,
+        peer: SocketAddr,
+        path: &str,
+    ) -> Result<Option<&Credential>, ApiError> {
+        let checked = self.tokens.check(headers, permission);
+        if checked.is_err() {
+            self.record_auth_failure(peer, path);
         }
+        checked
     }
 
     /// Counts and logs a request with a missing or wrong token.
@@ -63,13 +77,7 @@ impl ApiState {
         self.metrics.operator_refused();
         if let Some(unlogged) = self.auth_failures.allow() {
             let peer = peer.ip();
-            tracing::warn!(%peer, path, unlogged, "the operator token is missing or wrong");
+            tracing::warn!(%peer, path, unlogged, "the token is missing, wrong or of another role");
         }
     }
-}
-
-/// Compares in constant time.
-fn is_same(one: &str, two: &str) -> bool {
-    let (one, two) = (Sha256::digest(one), Sha256::digest(two));
-    one.iter().zip(&two).fold(0, |wrong, (one, two)| wrong | (one ^ two)) == 0
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use semel::{
     MemoryStore, Semel,
@@ -16,9 +16,12 @@ use semel::{
         Reason, RecordId, Snapshot, StateView, Store, StoredResponse,
     },
 };
-use semel_config::OperatorToken;
+use semel_config::{BearerToken, Config, Overrides, TokenSource};
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
-use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
+use semel_testkit::{
+    flaky_store::{FlakyStore, StoreCall, StoreCondition},
+    http::TestResponse,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -47,29 +50,6 @@ struct TestApi {
     serving: tokio::task::JoinHandle<()>,
 }
 
-struct TestAnswer {
-    status: u16,
-    kind: String,
-    body: Bytes,
-}
-
-impl TestAnswer {
-    fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap()
-    }
-
-    #[track_caller]
-    fn is_problem(&self, status: u16, slug: &str) {
-        assert_eq!((self.status, &*self.kind), (status, "application/problem+json"));
-        let document = self.json();
-        assert_eq!(document["type"], format!("urn:semel:problem:{slug}"));
-        assert_eq!(document["status"], status);
-        assert!(!document["detail"].as_str().unwrap().is_empty());
-        assert_eq!(document["error"]["code"], slug.replace('-', "_"));
-        assert_eq!(document["error"]["message"], document["detail"]);
-    }
-}
-
 impl TestApi {
     async fn new(token: Option<&str>) -> Self {
         Self::on(MemoryStore::new(), token).await
@@ -81,6 +61,40 @@ impl TestApi {
     }
 
     fn at(listener: TcpListener, store: impl Store, token: Option<&str>) -> Self {
+        let tokens = token.map_or_else(ApiTokens::new, |token| {
+            ApiTokens::new().with_operator(&BearerToken(token.to_owned()))
+        });
+        Self::with(listener, store, tokens, ClaimRules::default())
+    }
+
+    /// The API of a configuration, in which the variable of each secret holds `token-in-NAME`.
+    async fn configured(store: impl Store, source: &str) -> Self {
+        let env = |name: &str| Some(secret_in(name));
+        let overrides = Overrides::default();
+        let config = Config::read(Some("semel.toml".as_ref()), source, &overrides, &env);
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let api = config.api.as_ref().unwrap();
+        let mut tokens = ApiTokens::new();
+        if let Some(operator) = &api.operator_token {
+            tokens = tokens.with_operator(operator);
+        }
+        for token in &api.tokens {
+            let secrets = token.secrets.iter().map(|secret| match secret {
+                TokenSource::Env(_, secret) => secret,
+                TokenSource::File(path) => panic!("{path:?}"),
+            });
+            tokens = tokens.with(token, secrets);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::with(listener, store, tokens, ClaimRules::new(&config))
+    }
+
+    fn with(
+        listener: TcpListener,
+        store: impl Store,
+        tokens: ApiTokens,
+        rules: ClaimRules,
+    ) -> Self {
         let port = listener.local_addr().unwrap().port();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let folder = tempfile::tempdir().unwrap();
@@ -90,7 +104,8 @@ impl TestApi {
         let state = ApiState {
             semel: semel.clone(),
             metrics: Metrics::new([]),
-            token: token.map(|token| OperatorToken(token.to_owned())),
+            tokens,
+            service: ServiceState::new(ClaimSeal::new(&[7; 32], None).unwrap(), Arc::new(rules)),
             audit: AuditLog::at(folder.path().join("audit.jsonl")),
             reload: Arc::new(move |_| {
                 let reloaded = match counted.fetch_add(1, Ordering::SeqCst) {
@@ -103,38 +118,35 @@ impl TestApi {
             auth_failures: LogThrottle::default(),
         };
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(serve(listener, state, async {
+        let serving = tokio::spawn(serve(listener, state, 1, async {
             let _ = stopped.await;
         }));
         Self { address, semel, folder, reloads, draining, stop: Some(stop), serving }
     }
 
-    async fn ask(&self, request: http::Request<Full<Bytes>>) -> TestAnswer {
+    async fn ask(&self, request: http::Request<Full<Bytes>>) -> TestResponse {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let response = sender.send_request(request).await.unwrap();
         assert_eq!(response.headers()["cache-control"], "no-store");
-        let kind = response.headers().get("content-type").cloned();
-        let kind = kind.map_or_else(String::new, |kind| kind.to_str().unwrap().to_owned());
-        let status = response.status().as_u16();
-        TestAnswer { status, kind, body: response.into_body().collect().await.unwrap().to_bytes() }
+        TestResponse::read(response).await
     }
 
-    async fn get(&self, path: &str) -> TestAnswer {
+    async fn get(&self, path: &str) -> TestResponse {
         let request = http::Request::get(path).header("host", "localhost");
         self.ask(request.body(Full::default()).unwrap()).await
     }
 
-    async fn get_as_operator(&self, path: &str) -> TestAnswer {
+    async fn get_as_operator(&self, path: &str) -> TestResponse {
         let request = http::Request::get(path)
             .header("host", "localhost")
             .header("authorization", format!("Bearer {TOKEN}"));
         self.ask(request.body(Full::default()).unwrap()).await
     }
 
-    async fn post(&self, path: &str, body: Value) -> TestAnswer {
+    async fn post(&self, path: &str, body: Value) -> TestResponse {
         let request = http::Request::post(path)
             .header("host", "localhost")
             .header("authorization", format!("bearer {TOKEN}"))
@@ -159,7 +171,7 @@ impl TestApi {
 
     /// Completes a held record, as its owner's late answer does.
     async fn complete(&self, key: &str, fence: Fence, answer: semel::core::Answer) {
-        let by = Claimant { fence, owner: OWNER };
+        let by = Claimant::new(fence, OWNER);
         self.semel.store().finish(&id(key), by, &Finish::complete(answer)).await.unwrap();
     }
 
@@ -170,6 +182,11 @@ impl TestApi {
     fn audit(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("audit.jsonl")).unwrap_or_default()
     }
+}
+
+/// The token that the variable of this name holds.
+fn secret_in(name: &str) -> String {
+    format!("token-in-{name}-variable")
 }
 
 fn id(key: &str) -> RecordId {
@@ -204,11 +221,11 @@ async fn a_draining_server_is_healthy_but_not_ready() {
     let api = TestApi::new(None).await;
     for (path, body) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
         let answer = api.get(path).await;
-        assert_eq!((answer.status, &*answer.body), (200, body.as_bytes()));
+        assert_eq!((answer.status.as_u16(), answer.text()), (200, body));
     }
     api.draining.store(true, Ordering::Relaxed);
     assert_eq!(api.get("/healthz").await.status, 200);
-    api.get("/readyz").await.is_problem(503, "draining");
+    api.get("/readyz").await.assert_api_problem(503, "draining");
 }
 
 #[tokio::test]
@@ -247,7 +264,7 @@ async fn requests_with_a_wrong_token_are_counted() {
     api.get(record).await;
     api.get_as_operator(record).await;
     let metrics = api.get("/metrics").await;
-    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    let text = metrics.text();
     assert!(text.contains("\nsemel_operator_refused_total 3\n"), "{text}");
 }
 
@@ -257,7 +274,7 @@ async fn a_foreign_host_is_not_served_by_this_machine() {
     for path in ["/v1/records", "/metrics"] {
         let request = http::Request::get(path).header("host", "evil.example:8081");
         let answer = api.ask(request.body(Full::default()).unwrap()).await;
-        answer.is_problem(421, "host-foreign");
+        answer.assert_api_problem(421, "host-foreign");
     }
 }
 
@@ -281,10 +298,10 @@ async fn without_its_store_a_server_is_alive_but_not_ready() {
     for weather in [StoreCondition::Unavailable, StoreCondition::Hanging] {
         store.set_all(weather);
         assert_eq!(api.get("/healthz").await.status, 200);
-        api.get("/readyz").await.is_problem(503, "store-unavailable");
+        api.get("/readyz").await.assert_api_problem(503, "store-unavailable");
     }
     store.set_all(StoreCondition::Unavailable);
-    api.get("/v1/records").await.is_problem(503, "store-unavailable");
+    api.get("/v1/records").await.assert_api_problem(503, "store-unavailable");
     store.set_all(StoreCondition::Available);
     assert_eq!(api.get("/readyz").await.status, 200);
 }
@@ -302,10 +319,11 @@ async fn an_action_continues_when_its_client_disconnects() {
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         request.len()
     );
-    stream.write_all((head + &request).as_bytes()).await.unwrap();
     let begun = store.count(StoreCall::Other);
+    stream.write_all((head + &request).as_bytes()).await.unwrap();
     until(|| api.audit().contains("intended") && store.count(StoreCall::Other) > begun).await;
     drop(stream);
+    // Real time must pass: the server has read the end of the connection, and shows it nowhere.
     tokio::time::sleep(Duration::from_millis(50)).await;
     store.set_all(StoreCondition::Available);
     until(|| api.audit().contains("applied")).await;
@@ -315,20 +333,21 @@ async fn an_action_continues_when_its_client_disconnects() {
 #[tokio::test]
 async fn metrics_are_in_the_format_they_say() {
     let answer = TestApi::new(None).await.get("/metrics").await;
+    let kind = answer.header("content-type").unwrap();
     assert_eq!(
-        (answer.status, answer.kind.starts_with("application/openmetrics-text")),
+        (answer.status.as_u16(), kind.starts_with("application/openmetrics-text")),
         (200, true)
     );
-    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    let text = answer.text();
     assert!(text.contains("\nsemel_in_flight 0\n") && text.ends_with("# EOF\n"), "{text}");
 }
 
 #[tokio::test]
 async fn unknown_paths_get_a_problem_document() {
     let api = TestApi::new(Some(TOKEN)).await;
-    api.get("/nothing").await.is_problem(404, "not-found");
-    api.get("/v1/resolve").await.is_problem(405, "method-not-allowed");
-    api.post("/v1/records", json!({})).await.is_problem(405, "method-not-allowed");
+    api.get("/nothing").await.assert_api_problem(404, "not-found");
+    api.get("/v1/resolve").await.assert_api_problem(405, "method-not-allowed");
+    api.post("/v1/records", json!({})).await.assert_api_problem(405, "method-not-allowed");
     for query in [
         "?state=gone",
         "?limit=x",
@@ -342,13 +361,13 @@ async fn unknown_paths_get_a_problem_document() {
         "?reason=",
         "?lapsed=perhaps",
     ] {
-        api.get(&format!("/v1/records{query}")).await.is_problem(400, "request-malformed");
+        api.get(&format!("/v1/records{query}")).await.assert_api_problem(400, "request-malformed");
     }
     for query in ["", "?scope=s&key=k", "?scope=s&caller=%0A&key=k"] {
-        api.get(&format!("/v1/record{query}")).await.is_problem(400, "request-malformed");
+        api.get(&format!("/v1/record{query}")).await.assert_api_problem(400, "request-malformed");
     }
     let absent = api.get("/v1/record?scope=s&caller=&key=k").await;
-    absent.is_problem(404, "record-absent");
+    absent.assert_api_problem(404, "record-absent");
 }
 
 #[tokio::test]
@@ -404,12 +423,12 @@ async fn actions_need_the_operator_token() {
                 request = request.header("authorization", authorization);
             }
             let answer = api.ask(request.body(body.clone().into()).unwrap()).await;
-            answer.is_problem(401, "operator-token-missing");
+            answer.assert_api_problem(401, "operator-token-missing");
         }
     }
     let read_only = TestApi::new(None).await;
     for path in ACTS {
-        read_only.post(path, json!({})).await.is_problem(403, "read-only");
+        read_only.post(path, json!({})).await.assert_api_problem(403, "read-only");
     }
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.reloads.load(Ordering::SeqCst) + read_only.reloads.load(Ordering::SeqCst), 0);
@@ -434,16 +453,16 @@ async fn an_action_must_be_complete_and_have_a_reason() {
     ] {
         let answer = api.post("/v1/resolve", request).await;
         assert_eq!(answer.status, 400, "{why}");
-        answer.is_problem(400, "request-malformed");
+        answer.assert_api_problem(400, "request-malformed");
     }
     let request = http::Request::post("/v1/sweep")
         .header("host", "localhost")
         .header("content-type", "text/plain");
     let request = request.header("authorization", format!("Bearer {TOKEN}"));
     let answer = api.ask(request.body("{}".into()).unwrap()).await;
-    answer.is_problem(415, "media-type-unsupported");
+    answer.assert_api_problem(415, "media-type-unsupported");
     let large = json!({ "why": "x".repeat(BODY_BYTES_MAX) });
-    api.post("/v1/sweep", large).await.is_problem(413, "body-too-large");
+    api.post("/v1/sweep", large).await.assert_api_problem(413, "body-too-large");
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.audit(), "");
 }
@@ -453,9 +472,9 @@ async fn unknown_fields_are_refused() {
     let api = TestApi::new(Some(TOKEN)).await;
     let request = with(target("k", api.held("k").await.get()), json!({ "to": "released" }));
     let request = with(request, json!({ "dry_run": true }));
-    api.post("/v1/resolve", request).await.is_problem(400, "request-malformed");
+    api.post("/v1/resolve", request).await.assert_api_problem(400, "request-malformed");
     let request = with(target("k", 1), json!({ "dry_run": true }));
-    api.post("/v1/delete", request).await.is_problem(400, "request-malformed");
+    api.post("/v1/delete", request).await.assert_api_problem(400, "request-malformed");
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
 }
 
@@ -468,15 +487,15 @@ async fn a_held_record_is_resolved_once() {
     });
     let request = with(target("k", fence), json!({ "to": "completed", "answer": answer }));
     let done = api.post("/v1/resolve", request.clone()).await;
-    assert_eq!((done.status, done.json()), (200, json!({ "result": "applied" })));
+    assert_eq!((done.status.as_u16(), done.json()), (200, json!({ "result": "applied" })));
     let StateView::Completed { answer, .. } = api.seen("k").await.unwrap().state else {
         panic!("it is not completed");
     };
     let semel::core::Content::Response(response) = answer.read().unwrap() else { panic!() };
     assert_eq!((response.status, &*response.body), (201, &b"\xFFbytes"[..]));
-    api.post("/v1/resolve", request).await.is_problem(409, "record-stale");
+    api.post("/v1/resolve", request).await.assert_api_problem(409, "record-stale");
     let absent = with(target("absent", 1), json!({ "to": "released" }));
-    api.post("/v1/resolve", absent).await.is_problem(404, "record-absent");
+    api.post("/v1/resolve", absent).await.assert_api_problem(404, "record-absent");
 
     let audit = api.audit();
     let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -492,7 +511,7 @@ async fn a_completed_record_can_be_deleted_as_it_was_seen() {
     let fence = api.held("k").await;
     let seen_as_held = target("k", fence.get());
     api.complete("k", fence, semel::core::Answer::failed()).await;
-    api.post("/v1/delete", seen_as_held.clone()).await.is_problem(409, "record-stale");
+    api.post("/v1/delete", seen_as_held.clone()).await.assert_api_problem(409, "record-stale");
     assert!(api.seen("k").await.is_some(), "the late answer is newer than what was seen");
     let request = with(seen_as_held, json!({ "state": "completed" }));
     assert_eq!(api.post("/v1/delete", request).await.status, 200);
@@ -505,8 +524,8 @@ async fn an_act_that_cannot_be_written_down_is_refused() {
     std::fs::create_dir(api.folder.path().join("audit.jsonl")).unwrap();
     let fence = api.held("k").await.get();
     let request = with(target("k", fence), json!({ "to": "released" }));
-    api.post("/v1/resolve", request).await.is_problem(503, "audit-unavailable");
-    api.post("/v1/reload", json!({})).await.is_problem(503, "audit-unavailable");
+    api.post("/v1/resolve", request).await.assert_api_problem(503, "audit-unavailable");
+    api.post("/v1/reload", json!({})).await.assert_api_problem(503, "audit-unavailable");
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.reloads.load(Ordering::SeqCst), 0);
 }
@@ -517,7 +536,7 @@ async fn a_reload_says_what_changed_or_what_is_wrong() {
     let answer = api.post("/v1/reload", json!({})).await.json();
     assert_eq!(answer, json!({ "result": "applied", "detail": "2 routes" }));
     let answer = api.post("/v1/reload", json!({})).await;
-    answer.is_problem(422, "configuration-refused");
+    answer.assert_api_problem(422, "configuration-refused");
     assert_eq!(answer.json()["detail"], "semel.toml:3:1: no");
     let swept = api.post("/v1/sweep", json!({ "why": "now" })).await.json();
     assert_eq!(swept, json!({ "deleted": 0, "more": false }));
@@ -539,3 +558,5 @@ async fn the_listener_shuts_down_although_clients_stay_connected() {
 }
 
 mod records;
+mod roles;
+mod service;

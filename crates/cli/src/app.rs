@@ -24,31 +24,39 @@ use crate::{
     store::{self, OpenStore},
 };
 use semel_admin::{
-    ApiState,
+    ApiState, ClaimRules, ClaimSeal, ServiceState,
     audit::{Approver, AuditLog},
 };
 use semel_config::{Api, Config, Limits, StoreUrl, audit_beside, lacks_shared_caller_secret};
-use semel_gateway::{DrainReport, GatewayContext, GatewayHandle, Reloader};
+use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
 use semel_telemetry::{EngineObserver, HeldCount, log_throttle::LogThrottle, metrics::Metrics};
 
 /// Loads the configuration again. It may block.
 pub(crate) type LoadConfig = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
-/// A running server: the gateway and the operator API.
+/// A running server: the gateway, the API listener, or both.
 pub(crate) struct Server {
-    pub(crate) gateway: GatewayHandle,
+    /// `None` if there is no upstream.
+    pub(crate) gateway: Option<GatewayHandle>,
     pub(crate) api: Option<ApiServer>,
     reload: Arc<ConfigReloader>,
     drain: Duration,
     _held: HeldCount,
 }
 
-/// The listener of the operator API.
+/// The API listener.
 pub(crate) struct ApiServer {
     pub(crate) address: std::net::SocketAddr,
     draining: Arc<AtomicBool>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+}
+
+/// Logs settings that are likely to do harm.
+fn log_warnings(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// Starts everything that a configuration needs. Must be called in a runtime. `approver` accepts
@@ -63,6 +71,7 @@ pub(crate) async fn start(
     let approval = approver.map(|approver| Approval::new(approver, audit_of(&config)));
     let approval = approval.as_ref();
     let routes = route_identity::check(&mut config, &store, &dropped_secrets, approval).await?;
+    log_warnings(&config);
     let operators = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
         None => None,
@@ -84,21 +93,29 @@ pub(crate) async fn start(
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());
-    let house = GatewayContext::new(semel, secrets, metrics, memory);
+    let context = GatewayContext::new(semel, secrets, metrics, memory);
     let remember = async {
-        secrets_to_note.note(house.semel.store()).await?;
-        routes.remember(house.semel.store()).await
+        secrets_to_note.note(context.semel.store()).await?;
+        routes.remember(context.semel.store()).await
     };
-    let gateway = semel_gateway::start(&config, &house, remember).await?;
+    let gateway = match config.gateway.upstream {
+        Some(_) => Some(semel_gateway::start(&config, &context, remember).await?),
+        None => {
+            remember.await?;
+            None
+        }
+    };
     let drain = config.gateway.drain;
+    let claim_rules = Arc::new(ClaimRules::new(&config));
     let reload = Arc::new(ConfigReloader {
         load,
         started: config,
-        reloader: gateway.reloader(),
-        house: house.clone(),
+        reloader: gateway.as_ref().map(GatewayHandle::reloader),
+        context: context.clone(),
+        claim_rules,
         reload_lock: Mutex::default(),
     });
-    let start = |(listener, api)| start_api(listener, &api, &house, &reload);
+    let start = |(listener, api)| start_api(listener, &api, &context, &reload);
     let api = operators.map(start).transpose()?;
     Ok(Server { gateway, api, reload, drain, _held: held })
 }
@@ -111,24 +128,26 @@ async fn listen(api: &Api) -> anyhow::Result<TcpListener> {
 fn start_api(
     listener: TcpListener,
     api: &Api,
-    house: &GatewayContext,
+    context: &GatewayContext,
     reload: &Arc<ConfigReloader>,
 ) -> anyhow::Result<ApiServer> {
     let address = listener.local_addr()?;
     let draining = Arc::new(AtomicBool::new(false));
     let reload = Arc::clone(reload);
-    let (token, audit) = (store::operator_token(api)?, AuditLog::at(&api.audit));
-    match (&token, &reload.started.store) {
-        (Some(_), _) => audit.create()?,
+    let (tokens, audit) = (store::api_tokens(api)?, AuditLog::at(&api.audit));
+    match (tokens.can_change(), &reload.started.store) {
+        (true, _) => audit.create()?,
         // Without a token nothing writes here, but `semel --store` may. The server creates the
         // file, so that it can write to it later.
-        (None, StoreUrl::Sqlite(_)) => drop(audit.create()),
-        (None, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
+        (false, StoreUrl::Sqlite(_)) => drop(audit.create()),
+        (false, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
+    let service = ServiceState::new(claim_seal(&context.secrets)?, Arc::clone(&reload.claim_rules));
     let state = ApiState {
-        semel: house.semel.clone(),
-        metrics: Arc::clone(&house.metrics),
-        token,
+        semel: context.semel.clone(),
+        metrics: Arc::clone(&context.metrics),
+        tokens,
+        service,
         audit,
         reload: Arc::new(move |approver| {
             let reload = Arc::clone(&reload);
@@ -139,8 +158,17 @@ fn start_api(
     };
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { drop(stopped.await) };
-    let task = tokio::spawn(semel_admin::serve(listener, state, stopped));
+    let task = tokio::spawn(semel_admin::serve(listener, state, api.threads, stopped));
     Ok(ApiServer { address, draining, stop, task })
+}
+
+/// What the keys are for that seal claims.
+const CLAIM_SEAL: &str = "service API claims";
+
+fn claim_seal(secrets: &CallerSecrets) -> anyhow::Result<ClaimSeal> {
+    let current = secrets.current.derive_key(CLAIM_SEAL);
+    let former = secrets.former.as_ref().map(|former| former.secret.derive_key(CLAIM_SEAL));
+    ClaimSeal::new(&current, former.as_ref()).context("the key for claims cannot be used")
 }
 
 /// The audit log of a configuration.
@@ -151,7 +179,10 @@ fn audit_of(config: &Config) -> AuditLog {
 
 fn scopes(config: &Config) -> Vec<semel::core::Scope> {
     let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
-    guards.map(|guard| guard.scope.clone()).collect()
+    let tokens = config.api.iter().flat_map(|api| &api.tokens);
+    let of_tokens = tokens.flat_map(|token| token.scopes.iter().flatten());
+    let of_claims = config.scopes.iter().map(|rule| &rule.name).chain(of_tokens);
+    guards.map(|guard| &guard.scope).chain(of_claims).cloned().collect()
 }
 
 impl Server {
@@ -197,7 +228,10 @@ impl Server {
         if let Some(api) = &self.api {
             api.draining.store(true, Ordering::Relaxed);
         }
-        let cut_off = self.gateway.shutdown(timeout).await;
+        let cut_off = match self.gateway {
+            Some(gateway) => gateway.shutdown(timeout).await,
+            None => DrainReport::default(),
+        };
         if let Some(api) = self.api {
             let _ = api.stop.send(());
             let _ = api.task.await;
@@ -211,8 +245,10 @@ struct ConfigReloader {
     load: LoadConfig,
     /// The configuration at start: it stays in force for settings that need a restart.
     started: Config,
-    reloader: Reloader,
-    house: GatewayContext,
+    /// `None` if there is no gateway.
+    reloader: Option<Reloader>,
+    context: GatewayContext,
+    claim_rules: Arc<ClaimRules>,
     /// Serializes reloads.
     reload_lock: Mutex<()>,
 }
@@ -226,22 +262,30 @@ impl ConfigReloader {
         let loaded = tokio::task::spawn_blocking(move || load()).await;
         let mut config = loaded.map_err(|panicked| panicked.to_string())??;
         let Config { store, secret, .. } = &self.started;
-        if lacks_shared_caller_secret(store, secret, &config.routes) {
+        if lacks_shared_caller_secret(store, secret, config.api.as_ref(), &config.routes) {
             return Err(
-                "routes now identify callers by a credential, and this server was started \
-                        without a secret for that: restart it"
+                "routes now identify callers by a credential, or claims are now allowed, and this \
+                 server was started without a secret for that: restart it"
                     .to_owned(),
             );
         }
         let text = |error: anyhow::Error| format!("{error:#}");
-        let store = self.house.semel.store();
+        let store = self.context.semel.store();
         let approval = approver.map(|approver| Approval::new(approver, audit_of(&self.started)));
+        if self.reloader.is_some() != config.gateway.upstream.is_some() {
+            return Err("an upstream was added or removed: restart this server".to_owned());
+        }
         let routes = route_identity::check(&mut config, store, &[], approval.as_ref()).await;
         let routes = routes.map_err(text)?;
-        let prepared = self.reloader.prepare(&config).map_err(text)?;
+        log_warnings(&config);
+        let prepared = self.reloader.as_ref().map(|reloader| reloader.prepare(&config));
+        let prepared = prepared.transpose().map_err(text)?;
         routes.remember(store).await.map_err(text)?;
-        self.house.metrics.add_scopes(scopes(&config));
-        prepared.apply().map_err(text)?;
+        self.context.metrics.add_scopes(scopes(&config));
+        if let Some(prepared) = prepared {
+            prepared.apply().map_err(text)?;
+        }
+        self.claim_rules.set(&config);
         let pending = restart_required(&self.started, &config);
         if pending.is_empty() {
             return Ok("the configuration was applied".to_owned());
@@ -255,9 +299,15 @@ impl ConfigReloader {
 
 /// Changed settings that are only read at start.
 fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
-    let api = |config: &Config| config.api.as_ref().map(|api| (api.listen, api.audit.clone()));
+    let api = |config: &Config| {
+        let fixed = |api: &Api| (api.listen, api.threads, api.audit.clone());
+        config.api.as_ref().map(fixed)
+    };
     let token = |config: &Config| {
-        let token = |api: &Api| (api.operator_token.clone(), api.operator_token_file.clone());
+        let token = |api: &Api| {
+            let file = api.operator_token_file.clone();
+            (api.operator_token.clone(), file, api.tokens.clone())
+        };
         config.api.as_ref().map(token)
     };
     let changed = [

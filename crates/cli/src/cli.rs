@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod duplicates;
 mod inspect;
+mod key;
 mod list;
 mod lookup;
 mod migrate;
@@ -34,7 +35,7 @@ Exit codes:
     2  usage error
     3  no such record
     4  the record changed, or its state does not allow this
-    5  the doctor recommends changes
+    5  the doctor recommends changes, or likely duplicates were found
    64  the configuration is invalid
   130  interrupted";
 
@@ -61,6 +62,8 @@ enum Command {
     /// Show everything about a key
     #[command(after_help = EXIT_CODES)]
     Inspect(inspect::Args),
+    /// Print an idempotency key: random, ordered by time, or derived from existing ids
+    Key(key::Args),
     /// List records by key, state, scope, caller, reason and time
     #[command(after_help = EXIT_CODES)]
     List(list::Args),
@@ -95,6 +98,7 @@ impl Cli {
             Command::Config(args) => config::run(args),
             Command::Reload(args) => reload::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Key(args) => key::run(&args),
             Command::List(args) => list::run(args),
             Command::Caller(args) => caller::run(&args),
             Command::Resolve(args) => resolve::run(args),

@@ -1,6 +1,8 @@
 //! Opens the store of a URL, with its cache and its secret. A store is created only if there are no
 //! traces of an earlier one.
 
+#[cfg_attr(not(feature = "redis"), path = "store/no_cache.rs")]
+pub(crate) mod cache;
 mod identity;
 mod secret;
 mod traces;
@@ -18,11 +20,11 @@ use semel_sqlite::{NoStore, SqliteStore};
 use self::secret::{CallerKey, FormerKey, KnownSecret, SecretCheck, caller_key, former_key};
 pub(crate) use self::{
     identity::public_id,
-    secret::{existing_caller_secret, forget_secret_check, operator_token, secret_beside},
+    secret::{api_tokens, existing_caller_secret, forget_secret_check, secret_beside},
     traces::Traces,
 };
 use semel_config::{
-    CacheUrl, Config, Password, Route, ServerUrl, StoreUrl,
+    Api, Config, Password, Route, ServerUrl, StoreUrl,
     private_files::{folder_of, is_open_to_others},
 };
 
@@ -76,7 +78,8 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
         let (store, store_id) = (&config.store, id.as_deref());
         tracing::warn!(%store, store_id, "created a new store: no key that ran before is known");
     }
-    let used = config.routes.iter().any(Route::hashes_callers);
+    let seals_claims = config.api.as_ref().is_some_and(Api::takes_claims);
+    let used = seals_claims || config.routes.iter().any(Route::hashes_callers);
     // After the store: a secret that Semel wrote says that there is one.
     let former = config.secret_before.as_ref();
     let former = former.map(|source| former_key(source, config.secret_before_value.as_ref()));
@@ -92,7 +95,10 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
         (None, Some(database)) => compare_secret(database, &key, former.as_ref()).await?,
         (None, None) => KnownSecret::None,
     };
-    let store = with_cache(store, config.cache.as_ref()).await?;
+    let store = match &config.cache {
+        Some(url) => cache::in_front_of(store, url).await?,
+        None => store,
+    };
     let former = former.filter(|former| former.print != key.print);
     let prints = former.iter().map(|former| &*former.print).chain([&*key.print]);
     let dropped_secrets = dropped_secrets(&*store, &prints.collect::<Vec<_>>()).await?;
@@ -295,11 +301,6 @@ pub(crate) fn postgres(server: &ServerUrl) -> anyhow::Result<semel_postgres::Opt
     Ok(semel_postgres::Options::parse(&url)?)
 }
 
-/// How to reach a Redis cache.
-pub(crate) fn redis(CacheUrl(server): &CacheUrl) -> anyhow::Result<semel_redis::Options> {
-    Ok(semel_redis::Options::parse(&server.to_connect(None))?)
-}
-
 /// The file with passwords, if that is where the password of this server is.
 fn passwords(server: &ServerUrl) -> anyhow::Result<Option<String>> {
     let Password::InFile(path) = server.password() else { return Ok(None) };
@@ -310,15 +311,6 @@ fn passwords(server: &ServerUrl) -> anyhow::Result<Option<String>> {
         bail!("the passwords in {shown} can be read by other users: chmod 600 {shown}");
     }
     Ok(Some(text))
-}
-
-async fn with_cache(
-    store: Arc<dyn Store>,
-    cache: Option<&CacheUrl>,
-) -> anyhow::Result<Arc<dyn Store>> {
-    let Some(cache) = cache else { return Ok(store) };
-    let front = semel_redis::RedisCache::connect(store, redis(cache)?).await;
-    Ok(Arc::new(front.context("the cache cannot be used")?))
 }
 
 /// Compares a configured secret with the one that the store was used with before. A former secret

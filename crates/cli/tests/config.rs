@@ -6,18 +6,23 @@
 //! config check $f 2> ${f%.toml}.txt; done`, and read the difference.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
 };
+
+use crate::command::semel_command;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/tests/files").join(name)
 }
 
 fn semel(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_semel"))
+    semel_command()
         .args(args)
         .current_dir(folder)
         .env_clear()
@@ -31,6 +36,8 @@ fn semel(folder: &Path, args: &[&str]) -> Output {
         .env("MAIL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
         .env("SHOPIFY_SECRET", "a hook's secret that is long enough")
         .env("SLACK_SIGNING_SECRET", "a hook's secret that is long enough")
+        .env("JOBS_TOKEN", "the-token-of-the-jobs")
+        .env("JOBS_TOKEN_BEFORE", "the-former-token-of-the-jobs")
         .env("HOOK_SECRET", "a hook's secret that is long enough")
         .env("NEXT_HOOK_SECRET", "another secret that is long enough")
         .output()
@@ -75,7 +82,7 @@ fn a_good_configuration_is_answered_with_what_it_guards() {
 }
 
 #[test]
-fn what_a_file_does_not_name_must_be_there_too() {
+fn a_missing_folder_of_a_store_argument_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--upstream", "http://a", "--store", "sqlite:none/semel.db"];
     for command in [&["config", "check"][..], &["serve"]] {
@@ -135,7 +142,7 @@ fn the_command_line_counts_for_what_is_printed() {
 }
 
 #[test]
-fn what_is_printed_is_printed_the_same_again() {
+fn a_printed_configuration_prints_identically() {
     let temporary = tempfile::tempdir().unwrap();
     for name in ["design.toml", "full.toml"] {
         let printed = stdout(&folder("good"), &["config", "print", name]);
@@ -158,7 +165,7 @@ fn the_generated_files_are_fresh() {
 }
 
 #[test]
-fn what_the_guide_to_deadlines_says_to_write_is_read() {
+fn the_configuration_in_the_guide_to_deadlines_is_valid() {
     let guide = include_str!("../../../docs/guide/deadlines.md");
     let folder = tempfile::tempdir().unwrap();
     let snippets = guide.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
@@ -172,7 +179,24 @@ fn what_the_guide_to_deadlines_says_to_write_is_read() {
 }
 
 #[test]
-fn what_the_guide_to_webhooks_says_to_write_is_read() {
+fn the_configuration_in_the_guides_to_dialects_is_valid() {
+    let guides = [
+        include_str!("../../../docs/guide/stripe-sdks.md"),
+        include_str!("../../../docs/guide/client-errors.md"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for guide in guides {
+        let (_, rest) = guide.split_once("```toml\n").unwrap();
+        fs::write(folder.path().join("semel.toml"), rest.split("```").next().unwrap()).unwrap();
+        let args = ["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+        let checked = stdout(folder.path(), &args);
+        assert!(checked.contains("errors of Semel: stripe"), "{checked}");
+        assert!(checked.contains("outcome-unknown is 400"), "{checked}");
+    }
+}
+
+#[test]
+fn the_configuration_in_the_guide_to_webhooks_is_valid() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
     let guide = fs::read_to_string(guide).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -221,7 +245,7 @@ fn each_configuration_in_the_guide_to_callers_is_a_good_one() {
     let tables: Vec<String> = shown
         .map(|text| {
             fs::write(folder.path().join("semel.toml"), text).unwrap();
-            let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+            let output = semel_command()
                 .current_dir(folder.path())
                 .args(["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"])
                 .env("JWT_SECRET", "0123456789abcdef0123456789abcdef")
@@ -241,6 +265,45 @@ fn each_configuration_in_the_guide_to_callers_is_a_good_one() {
     assert_eq!(tables.len(), rules.len());
     for (table, rule) in tables.iter().zip(rules) {
         assert!(table.contains(rule), "{table}");
+    }
+}
+
+#[test]
+fn the_session_in_the_guide_to_callers_prints_what_it_shows() {
+    let guide = include_str!("../../../docs/guide/callers.md");
+    let (_, table) = guide.split_once("```toml\n").unwrap();
+    let (_, session) = guide.split_once("```console\n$ semel ").unwrap();
+    let (command, shown) = session.split_once(" < token.txt\n").unwrap();
+    let (shown, _) = shown.split_once("$ semel list").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let gateway = "[gateway]\nupstream = \"http://127.0.0.1:3000\"\n";
+    write("semel.toml", &[gateway, table.split_once("```\n").unwrap().0].concat());
+    // Issuer, audience and subject of the guide, without a signature: none is verified.
+    let claims =
+        r#"{"iss":"https://issuer.example","aud":"payments","sub":"zoe","exp":4102444800}"#;
+    let part = |text: &str| data_encoding::BASE64URL_NOPAD.encode(text.as_bytes());
+    write("token.txt", &[&part(r#"{"alg":"RS256"}"#), &part(claims), "c2ln"].join("."));
+    let output = semel_command()
+        .current_dir(folder.path())
+        .args(command.split_whitespace())
+        .stdin(fs::File::open(folder.path().join("token.txt")).unwrap())
+        .output()
+        .unwrap();
+    let printed = [output.stderr, output.stdout].concat();
+    assert_eq!(String::from_utf8(printed).unwrap(), shown);
+}
+
+#[test]
+fn each_configuration_in_the_guide_to_browsers_is_a_good_one() {
+    let guide = include_str!("../../../docs/guide/browsers.md");
+    let folder = tempfile::tempdir().unwrap();
+    let shown = guide.split("```toml\n").skip(1).map(|rest| rest.split_once("```\n").unwrap().0);
+    for text in shown {
+        let text = format!("[gateway]\nupstream = \"http://127.0.0.1:3000\"\n\n{text}");
+        fs::write(folder.path().join("semel.toml"), text).unwrap();
+        let output = semel(folder.path(), &["config", "check", "semel.toml"]);
+        assert!(output.status.success(), "{output:?}");
     }
 }
 

@@ -1,43 +1,24 @@
 //! `semel demo`, run as a person runs it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::TcpStream,
-    process::{Child, Command, ExitStatus, Stdio},
-    thread,
+    process::{Command, Stdio},
     time::Duration,
 };
 
+use semel_testkit::program::Program;
+
+use crate::command::semel_command;
+
 fn demo() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut command = semel_command();
     command.arg("demo").stdin(Stdio::null());
     command
-}
-
-/// A demo that is left running. It is killed when the test ends.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Running {
-    /// Presses Ctrl-C.
-    fn interrupt(&mut self) -> ExitStatus {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        for _ in 0..600 {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status;
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-        panic!("it does not stop");
-    }
 }
 
 /// Sends what a printed `curl` line says, and returns head and body of the answer.
@@ -105,18 +86,14 @@ fn the_story_holds_and_is_readable() {
 }
 
 #[test]
-fn what_it_leaves_running_does_what_it_says() {
-    let child = demo().stdout(Stdio::piped()).spawn().unwrap();
-    let mut demo = Running(child);
-    let lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // Line by line: it goes on running, so its output does not end.
-    let mut printed = Vec::new();
-    for line in lines {
-        printed.push(line);
-        if printed.iter().filter(|line| line.trim_start().starts_with("curl ")).count() == 3 {
-            break;
-        }
-    }
+fn the_printed_curl_commands_work_while_the_demo_runs() {
+    let demo = Program::start(&mut demo());
+    let is_curl = |line: &String| line.trim_start().starts_with("curl ");
+    // It goes on running, so its output does not end.
+    let printed: Vec<String> = demo.wait_for("three curl lines", |lines| {
+        let (third, _) = lines.iter().enumerate().filter(|(_, line)| is_curl(line)).nth(2)?;
+        Some(lines[..=third].to_vec())
+    });
     assert_eq!(printed.iter().find(|line| line.chars().count() > 80), None);
     assert!(printed.len() <= 45, "{printed:#?}");
 
@@ -139,5 +116,6 @@ fn what_it_leaves_running_does_what_it_says() {
     let records = get(printed.iter().find(|line| line.ends_with("/v1/records")).unwrap());
     assert!(records.contains(r#""key":"order-eve","state":"held""#), "{records}");
 
-    assert!(demo.interrupt().success());
+    demo.signal("INT");
+    assert!(demo.wait_for_exit().success());
 }

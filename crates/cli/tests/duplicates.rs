@@ -1,18 +1,23 @@
 //! `semel duplicates` through the real program, on files and on standard input.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test reports by panicking")]
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::{
     fmt::Write as _,
     io::Write as _,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
     thread,
 };
 
 use serde_json::{Value, json};
 
+use crate::command::semel_command;
+
 fn semel(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+    let mut child = semel_command()
         .arg("duplicates")
         .args(args)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/duplicates"))
@@ -30,12 +35,13 @@ fn semel(args: &[&str], input: &[u8]) -> Output {
     output
 }
 
-/// Standard output of a command that succeeds; with what it says beside it.
+/// Standard output of a command that succeeds, whether or not it finds something; with what it says
+/// beside it.
 #[track_caller]
 fn run_duplicates(args: &[&str], input: &str) -> (String, String) {
     let output = semel(args, input.as_bytes());
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{err}");
+    assert!([Some(0), Some(5)].contains(&output.status.code()), "{err}");
     (String::from_utf8(output.stdout).unwrap(), err)
 }
 
@@ -78,6 +84,8 @@ fn a_program_gets_everything_with_exact_amounts() {
             "currency": "EUR",
             "orders": 3,
             "seconds_between": [1.2, 30.0],
+            "lines": [2, 3, 4],
+            "order_ids": ["1", "2", "3"],
         })
     );
     assert_eq!(
@@ -90,6 +98,26 @@ fn a_program_gets_everything_with_exact_amounts() {
     let gaps = json!({ "under_2_seconds": 2, "under_30_seconds": 0, "longer": 2 });
     assert_eq!(all["gaps"], gaps);
     assert_eq!((&all["orders"], &all["surplus_orders"]), (&json!(10), &json!(4)));
+}
+
+#[test]
+fn findings_are_an_exit_code_and_orders_without_ids_have_lines() {
+    let row = "ada,tea,5,1772359200\n";
+    let orders = format!("user,sku,total,time\n{row}\"two\nlines\",tea,5,1772359200\n{row}");
+    assert_eq!(semel(&["-"], orders.as_bytes()).status.code(), Some(5));
+    let once = format!("user,sku,total,time\n{row}");
+    assert_eq!(semel(&["-"], once.as_bytes()).status.code(), Some(0));
+    let (out, _) = run_duplicates(&["-"], &orders);
+    assert!(out.lines().next().unwrap().ends_with("  LINES"), "{out}");
+    assert!(out.lines().nth(1).unwrap().ends_with("  2, 5"), "{out}");
+    let group = found(&["-"], &orders)["groups"][0].clone();
+    assert_eq!((&group["lines"], group.get("order_ids")), (&json!([2, 5]), None));
+    let named = format!(
+        "user,sku,total,time,slip\n{}{}",
+        "ada,tea,5,1772359200,s-1\n", "ada,tea,5,1772359201,s-2\n"
+    );
+    let group = found(&["-", "--order", "slip"], &named)["groups"][0].clone();
+    assert_eq!(group["order_ids"], json!(["s-1", "s-2"]));
 }
 
 #[test]
@@ -170,7 +198,7 @@ fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_said_and_fails() {
+fn unreadable_input_is_reported_and_fails() {
     let bad = b"user,sku,total,time\nada,tea,five,1772359207\n";
     let error = complaint(&["-"], bad);
     assert!(error.starts_with("error: standard input: no row could be read. Line 2: "), "{error}");

@@ -1,9 +1,11 @@
 //! The effect of a service's answers on a key, as text for `semel config check`.
 
-use semel::core::{AnswerFacts, GrpcStatus, OnUnknown, Policy, Verdict, canonical::Pointer};
+use semel::core::{
+    AnswerFacts, Dialect, GrpcStatus, OnUnknown, Problem, Verdict, canonical::Pointer,
+};
 use semel_tower::RecordContent;
 
-use super::{CallerRule, Config, Guard, KeySource, Mode, units::time_text};
+use super::{CallerRule, Config, Guard, KeyLocation, Mode, units::time_text};
 
 /// The statuses that are shown: one of each kind, and the two that look like a refusal.
 const STATUSES: [u16; 6] = [200, 307, 402, 429, 500, 503];
@@ -26,16 +28,17 @@ impl Config {
                     .push("  every request runs; the effect of a guard is only counted".to_owned()),
                 Mode::Guard => lines.extend(guard.effects()),
             }
+            lines.extend(guard.callers.iter().filter(|rule| rule.hashes()).map(credential_line));
         }
         lines
     }
 }
 
 impl Guard {
-    /// A line for each effect, with the answers that have it.
+    /// A line for each effect, with the answers that have it, and one for the dialect.
     fn effects(&self) -> Vec<String> {
         let unproven = self.unproven_policy();
-        let in_body = |source: &KeySource| matches!(source, KeySource::Json(_));
+        let in_body = |source: &KeyLocation| matches!(source, KeyLocation::Json(_));
         let always = self.key.iter().all(in_body) && !self.callers.iter().any(CallerRule::proves);
         let status = |status: u16| {
             let facts =
@@ -64,7 +67,19 @@ impl Guard {
             .map(|(verdict, answers)| (answers.join(", "), self.effect(verdict)))
             .collect();
         let width = rows.iter().map(|(answers, _)| answers.len()).max().unwrap_or_default();
-        rows.into_iter().map(|(answers, effect)| format!("  {answers:width$}  {effect}")).collect()
+        let rows =
+            rows.into_iter().map(|(answers, effect)| format!("  {answers:width$}  {effect}"));
+        rows.chain(self.dialect_line()).collect()
+    }
+
+    /// How the errors of Semel differ from the default.
+    fn dialect_line(&self) -> Option<String> {
+        if self.dialect == Dialect::IETF {
+            return None;
+        }
+        let changed = Problem::ALL.iter().filter(|it| self.dialect.status(**it) != it.status());
+        let changed = changed.map(|it| format!(", {} is {}", it.slug(), self.dialect.status(*it)));
+        Some(format!("  errors of Semel: {}{}", self.dialect.name(), changed.collect::<String>()))
     }
 
     fn effect(&self, verdict: Verdict) -> String {
@@ -72,7 +87,7 @@ impl Guard {
             Verdict::Completed => self.recorded(),
             Verdict::Retry => "nothing is recorded; a retry of the same request runs".to_owned(),
             Verdict::Forget => "nothing is recorded; the key is free for any request".to_owned(),
-            Verdict::Unknown => unknown(&self.policy),
+            Verdict::Unknown => self.unknown(),
         }
     }
 
@@ -80,7 +95,8 @@ impl Guard {
         match &self.record {
             RecordContent::Full => "the response is recorded; retries get it".to_owned(),
             RecordContent::Status => {
-                "the status is recorded; retries get 410 response-not-retained".to_owned()
+                let status = self.dialect.status(Problem::ResponseNotRetained);
+                format!("the status is recorded; retries get {status} response-not-retained")
             }
             RecordContent::Redacted(pointers) => {
                 let pointers: Vec<&str> = pointers.iter().map(Pointer::as_str).collect();
@@ -90,23 +106,32 @@ impl Guard {
             _ => "the response is recorded".to_owned(),
         }
     }
-}
 
-fn unknown(policy: &Policy) -> String {
-    match (policy.on_unknown, policy.hold_for) {
-        (OnUnknown::Hold, None) => {
-            "the outcome is unknown; the key is held until an operator resolves it".to_owned()
-        }
-        (OnUnknown::Hold, Some(time)) => format!(
-            "the outcome is unknown; the key is held until an operator resolves it, and fails \
-             after {}",
-            time_text(time)
-        ),
-        (OnUnknown::Rerun, _) => {
-            "the outcome is unknown; the next request with the key runs".to_owned()
-        }
-        (OnUnknown::Fail, _) => {
-            "the outcome is unknown; retries get 500 operation-failed".to_owned()
+    fn unknown(&self) -> String {
+        match (self.policy.on_unknown, self.policy.hold_for) {
+            (OnUnknown::Hold, None) => {
+                "the outcome is unknown; the key is held until an operator resolves it".to_owned()
+            }
+            (OnUnknown::Hold, Some(time)) => format!(
+                "the outcome is unknown; the key is held until an operator resolves it, and fails \
+                 after {}",
+                time_text(time)
+            ),
+            (OnUnknown::Rerun, _) => {
+                "the outcome is unknown; the next request with the key runs".to_owned()
+            }
+            (OnUnknown::Fail, _) => {
+                let status = self.dialect.status(Problem::OperationFailed);
+                format!("the outcome is unknown; retries get {status} operation-failed")
+            }
         }
     }
+}
+
+/// Retries of one client must have one caller.
+fn credential_line(rule: &CallerRule) -> String {
+    format!(
+        "  {} names a caller by the credential: a retry with another credential runs again",
+        rule.text()
+    )
 }

@@ -5,7 +5,7 @@ use semel::core::canonical::Pointer;
 use serde_json::{Value, json};
 
 use super::{
-    KeySource, Required,
+    KeyLocation, Required,
     read::{
         FromText, FromToml, Located, OneOrMore, TomlField, TomlValue, origin, refuse_repeats,
         wrong_type,
@@ -36,7 +36,7 @@ settings! {
 /// `key`: the sources, and whether a key is required. What is `None` is inherited.
 #[derive(Clone, Debug)]
 pub(super) struct KeySetting {
-    pub(super) sources: Option<Vec<KeySource>>,
+    pub(super) sources: Option<Vec<KeyLocation>>,
     pub(super) required: Option<Required>,
 }
 
@@ -81,16 +81,16 @@ impl FromToml for KeySetting {
 
 impl KeyTable {
     /// Every source that the table names; `None` if one is invalid, which has been reported.
-    fn sources(&self) -> Option<Vec<KeySource>> {
+    fn sources(&self) -> Option<Vec<KeyLocation>> {
         if self.header.is_bad() || self.json.is_bad() || self.cloudevents.is_bad() {
             return None;
         }
-        let header = self.header.value().map(|name| KeySource::Header(name.0.clone()));
+        let header = self.header.value().map(|name| KeyLocation::Header(name.0.clone()));
         let pointers = |OneOrMore(list): &OneOrMore<Pointer>| {
-            KeySource::Json(list.iter().map(|pointer| pointer.value.clone()).collect())
+            KeyLocation::Json(list.iter().map(|pointer| pointer.value.clone()).collect())
         };
         let json = self.json.value().map(pointers);
-        let event = self.cloudevents.value().map(|_| KeySource::CloudEvent);
+        let event = self.cloudevents.value().map(|_| KeyLocation::CloudEvent);
         Some(header.into_iter().chain(json).chain(event).collect())
     }
 
@@ -122,7 +122,7 @@ impl FromToml for OnlyTrue {
 fn list_of_sources(
     found: &TomlValue<'_>,
     report: &mut DiagnosticReport<'_>,
-) -> Option<Vec<KeySource>> {
+) -> Option<Vec<KeyLocation>> {
     let settings = <Vec<Located<KeySourceSetting>>>::read(found, report)?;
     sources(&settings, &origin(found), report)
 }
@@ -131,7 +131,7 @@ fn sources(
     settings: &[Located<KeySourceSetting>],
     whole: &ValueOrigin,
     report: &mut DiagnosticReport<'_>,
-) -> Option<Vec<KeySource>> {
+) -> Option<Vec<KeyLocation>> {
     if settings.is_empty() {
         report.note(whole, "this list is empty");
         return None;
@@ -142,12 +142,12 @@ fn sources(
 
 /// One source in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeySourceSetting(KeySource);
+pub(super) struct KeySourceSetting(KeyLocation);
 
 impl FromToml for KeySourceSetting {
     fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
         if !found.get_ref().is_table() {
-            return KeyHeader::read(found, report).map(|name| Self(KeySource::Header(name.0)));
+            return KeyHeader::read(found, report).map(|name| Self(KeyLocation::Header(name.0)));
         }
         let table = KeyTable::read(found, report)?;
         table.refuse_repeats(report);

@@ -5,8 +5,9 @@
 //! | `raw` | every setting: name, documentation, default |
 //! | `settings`, `read`, `report` | reading TOML, and reporting every error with its location |
 //! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | the types of settings |
-//! | `deadline` | deadlines of clients |
+//! | `cors`, `deadline` | pages of other origins; deadlines of clients |
 //! | `capture` | request values that a record keeps |
+//! | `api` | the API listener, its tokens, and the scopes of claims |
 //! | `verified_callers` | caller rules that verify tokens, certificates and networks |
 //! | `signature` | webhook signatures |
 //! | `passfile` | the password file of PostgreSQL (`PGPASSFILE`) |
@@ -20,10 +21,13 @@
 //! Nothing here binds a port, or reads the environment after a configuration is built. The files
 //! that a configuration names are only checked: a missing one is reported with its location.
 
+mod api;
 mod callers;
 mod capture;
 mod cli_overrides;
+mod cors;
 mod deadline;
+mod dialect;
 mod effects;
 mod explain;
 mod files;
@@ -61,16 +65,20 @@ use std::{
 };
 
 use http::{HeaderName, Method, Uri, uri::Authority};
-use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
-use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
+use semel::core::{Dialect, FingerprintRule, Policy, Scope};
+use semel_tower::{
+    CaptureSource, CertificateField, KeyLocation, LookupPath, Network, RecordContent,
+};
 
 pub use self::{
+    api::{Api, ApiToken, BearerToken, ScopeRule, TokenSource, audit_beside},
     callers::is_forwarded,
     cli_overrides::Overrides,
+    cors::CorsSetting,
     deadline::DeadlineSetting,
     explain::{default_toml, schema_json},
     limits::Limits,
-    load::{audit_beside, lacks_shared_caller_secret},
+    load::lacks_shared_caller_secret,
     matching::{contains_loosely, takes_path, takes_path_loosely},
     path::normal_path,
     readings::{TooManyReadings, any_reading, has_one_reading},
@@ -81,7 +89,7 @@ pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
     urls::{CacheUrl, ServerUrl, StoreUrl},
-    values::ClientAuth,
+    values::{ApiRole, ClientAuth, app_caller},
     verified_callers::{JwtKeySource, JwtRule, JwtSecret},
 };
 
@@ -96,8 +104,10 @@ pub struct Config {
     pub cache: Option<CacheUrl>,
     /// The listeners that clients reach.
     pub gateway: Gateway,
-    /// The operator API; `None` if it is off.
+    /// The API listener; `None` if it is off.
     pub api: Option<Api>,
+    /// The scopes that limit claims of the service API.
+    pub scopes: Vec<ScopeRule>,
     /// Limits on sizes, times and counts.
     pub limits: Limits,
     /// Interval between sweeps.
@@ -123,8 +133,9 @@ pub struct Gateway {
     pub listen: Vec<SocketAddr>,
     /// The certificate, if clients connect with TLS.
     pub tls: Option<Tls>,
-    /// Where requests go unless their route says otherwise.
-    pub upstream: Arc<Upstream>,
+    /// Where requests go unless their route says otherwise. `None` if there is no gateway, and the
+    /// service API is served alone.
+    pub upstream: Option<Arc<Upstream>>,
     /// How many threads serve; each has its own connections to the upstream.
     pub threads: usize,
     /// Grace period for in-flight requests on shutdown.
@@ -200,49 +211,8 @@ pub enum Protocol {
     Http2,
 }
 
-/// The operator API: health, metrics, records.
-#[derive(Clone, Debug)]
-pub struct Api {
-    /// Where to listen.
-    pub listen: SocketAddr,
-    /// What an operator has to send to change something, if the environment has it. Without it and
-    /// without a file the listener is read-only.
-    pub operator_token: Option<OperatorToken>,
-    /// The environment variable that it came from.
-    pub operator_token_env: Option<String>,
-    /// The file that it comes from instead.
-    pub operator_token_file: Option<PathBuf>,
-    /// The audit log file.
-    pub audit: PathBuf,
-}
-
 /// Minimum length of a secret or a token.
 const SECRET_BYTES_MIN: usize = 16;
-
-/// An operator's token. It is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct OperatorToken(pub String);
-
-impl OperatorToken {
-    /// Parses a token from a file or a variable. The error message follows the name of that.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let token = text.trim();
-        if token.is_empty() {
-            return Err("is empty".to_owned());
-        }
-        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let wrong = "contains characters other than visible ASCII: a token has no spaces, line \
-                         ends or accented letters";
-            return Err(wrong.to_owned());
-        }
-        if token.len() < SECRET_BYTES_MIN {
-            return Err(format!(
-                "has fewer than {SECRET_BYTES_MIN} characters, so it could be guessed"
-            ));
-        }
-        Ok(Self(token.to_owned()))
-    }
-}
 
 /// The secret that turns a credential into a caller's name. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -311,7 +281,7 @@ pub struct Guard {
     /// Since when requests without a key are warned, as the store remembers it.
     pub warned_since: Option<SystemTime>,
     /// Sources of the key, tried in this order.
-    pub key: Vec<KeySource>,
+    pub key: Vec<KeyLocation>,
     /// Whether a key is required.
     pub required: Required,
     /// Caller rules, tried in this order.
@@ -321,6 +291,8 @@ pub struct Guard {
     /// What is compared between retries; `None` on a route with a signature for CloudEvents, where
     /// the body counts only if the key is not in it.
     pub fingerprint: Option<FingerprintRule>,
+    /// How keys and errors look to clients.
+    pub dialect: Dialect,
     /// How requests and answers are handled.
     pub policy: Policy,
     /// Whether the policy says what is kept under a key from the body, too; otherwise only a
@@ -332,8 +304,14 @@ pub struct Guard {
     pub capture: Vec<(String, CaptureSource)>,
     /// Whether it guards or observes.
     pub mode: Mode,
+    /// Whether claims of the service API may name its scope.
+    pub api: bool,
     /// The deadlines of clients that count.
     pub deadline: Option<DeadlineSetting>,
+    /// What pages of other origins may do.
+    pub cors: Option<CorsSetting>,
+    /// Where callers look up their operations.
+    pub lookup: Option<LookupPath>,
     /// How much of an answer is stored.
     pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.
@@ -349,12 +327,7 @@ impl Guard {
 
     /// The headers that may hold the key.
     pub fn key_headers(&self) -> Vec<HeaderName> {
-        let headers = |source: &KeySource| match source {
-            KeySource::Header(name) => vec![name.clone()],
-            KeySource::Json(_) => Vec::new(),
-            KeySource::CloudEvent => ["ce-source", "ce-id"].map(HeaderName::from_static).to_vec(),
-        };
-        self.key.iter().flat_map(headers).collect()
+        self.key.iter().flat_map(KeyLocation::headers).collect()
     }
 
     /// The headers that the guard reads, except those of the signature.
@@ -390,27 +363,6 @@ pub enum Mode {
     Guard,
     /// Its requests pass as if there were no Semel, and what it would have done is counted.
     Observe,
-}
-
-/// A place where a key may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// A header; gRPC metadata too.
-    Header(HeaderName),
-    /// A place in a JSON body, or several together.
-    Json(Vec<Pointer>),
-    /// The source and the id of a CloudEvent.
-    CloudEvent,
-}
-
-impl KeySource {
-    /// Whether a key from there may be in the body.
-    pub const fn may_be_in_body(&self) -> bool {
-        match self {
-            Self::Json(_) | Self::CloudEvent => true,
-            Self::Header(_) => false,
-        }
-    }
 }
 
 /// Whether a request must have a key.
@@ -507,12 +459,6 @@ impl Upstream {
             pool_idle: Duration::from_secs(4),
             pool_max: 1024,
         })
-    }
-}
-
-impl std::fmt::Debug for OperatorToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OperatorToken(…)")
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Limits {
     pub disk_free: u64,
     /// Records of one caller.
     pub records_per_caller: usize,
+    /// Size of the records of one caller.
+    pub store_size_per_caller: u64,
     /// Held records of one caller.
     pub held_per_caller: usize,
     /// Bytes of request bodies and answers that are in memory.
@@ -70,6 +72,7 @@ impl Default for Limits {
             store_size: 256 << 30,
             disk_free: 1 << 30,
             records_per_caller: 25_000_000,
+            store_size_per_caller: 64 << 30,
             held_per_caller: 10_000,
             memory: machine::default_memory_budget(),
         }
@@ -86,6 +89,7 @@ impl Limits {
             store_bytes: self.store_size,
             disk_free_min: self.disk_free,
             records_per_caller: count(self.records_per_caller),
+            bytes_per_caller: self.store_size_per_caller,
             held_per_caller: count(self.held_per_caller),
         }
     }

@@ -15,8 +15,9 @@ use toml::{
 };
 
 use super::{
-    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
-    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls,
+    Api, CallerSecret, Config, ConfigError, Gateway, Limits, Overrides, Route, SECRET_BYTES_MIN,
+    SecretSource, StoreUrl, Tls,
+    api::collide,
     files::{CheckFile, FileCheck, check_file},
     loader::Loader,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable, expected_section},
@@ -25,9 +26,8 @@ use super::{
     routes,
     units::{ByteSize, PositiveDuration, size_text},
     urls::{Env, Url, UrlOrEnv},
-    values::{ApiListen, EnvName},
+    values::EnvName,
 };
-use crate::private_files::beside;
 use semel_tower::Network;
 
 impl Config {
@@ -139,15 +139,23 @@ impl Loader<'_, '_> {
             self.secret(raw.secret_before_env.get(), raw.secret_before_file.get());
         let secret_before = Some(before).filter(|source| *source != SecretSource::BesideStore);
         let gateway = match raw.gateway {
-            TomlField::Good(_) | TomlField::Absent => self.gateway(table, listen),
+            TomlField::Good(_) | TomlField::Absent => {
+                self.gateway(raw, table, listen, api.as_ref())
+            }
             TomlField::Bad => None,
         };
-        let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
-        let routes = routes::routes(self, raw, upstream);
+        let scopes = self.scopes(raw);
+        let routes = match &gateway {
+            // The service API alone.
+            Some(Gateway { upstream: None, .. }) => Some(Vec::new()),
+            Some(Gateway { upstream, .. }) => routes::routes(self, raw, upstream.as_ref()),
+            None => routes::routes(self, raw, None),
+        };
         self.require_shared_caller_secret(
             raw,
             &store,
             &secret,
+            api.as_ref(),
             routes.as_deref().unwrap_or_default(),
         );
         self.check_memory(raw, limits.memory, routes.as_deref().unwrap_or_default());
@@ -158,6 +166,7 @@ impl Loader<'_, '_> {
             cache,
             gateway: gateway?,
             api,
+            scopes,
             limits,
             sweep_every: sweep_every.unwrap_or(Duration::from_secs(15 * 60)),
             secret,
@@ -204,15 +213,17 @@ impl Loader<'_, '_> {
         raw: &File,
         store: &StoreUrl,
         secret: &SecretSource,
+        api: Option<&Api>,
         routes: &[Route],
     ) {
-        if lacks_shared_caller_secret(store, secret, routes) {
+        if lacks_shared_caller_secret(store, secret, api, routes) {
             let origin = raw.store.get().map_or(ValueOrigin::Nowhere, |store| store.origin.clone());
             self.report.note(
                 &origin,
-                "routes identify callers by a credential, so all gateways on this store need the \
-                 same secret: generate one with `openssl rand -hex 32` and set \
-                 `secret_env = \"SEMEL_SECRET\"` or `secret_file` on each of them",
+                "routes identify callers by a credential, or [[api.token]] allows claims, so all \
+                 servers on this store need the same secret: generate one with \
+                 `openssl rand -hex 32` and set `secret_env = \"SEMEL_SECRET\"` or `secret_file` \
+                 on each of them",
             );
         }
     }
@@ -238,15 +249,24 @@ impl Loader<'_, '_> {
         }
     }
 
-    fn gateway(&mut self, raw: &GatewayTable, listen: Vec<SocketAddr>) -> Option<Gateway> {
+    fn gateway(
+        &mut self,
+        file: &File,
+        raw: &GatewayTable,
+        listen: Vec<SocketAddr>,
+        api: Option<&Api>,
+    ) -> Option<Gateway> {
+        let serves_claims = file.route.is_absent() && api.is_some_and(Api::takes_claims);
         let upstream = match &raw.upstream {
-            TomlField::Good(rule) => self.upstream(rule, None).map(Arc::new),
+            TomlField::Good(rule) => Some(Some(Arc::new(self.upstream(rule, None)?))),
             TomlField::Bad => None,
+            TomlField::Absent if serves_claims => Some(None),
             TomlField::Absent => {
                 self.report.note(
                     &ValueOrigin::Nowhere,
                     "no upstream is configured: use `--upstream URL`, or set \
-                     `upstream = \"http://127.0.0.1:3000\"` in [gateway]",
+                     `upstream = \"http://127.0.0.1:3000\"` in [gateway]; the service API alone \
+                     needs an [[api.token]] with role = \"app\", and no [[route]]",
                 );
                 None
             }
@@ -316,37 +336,6 @@ impl Loader<'_, '_> {
         addresses
     }
 
-    fn api(&mut self, raw: &ApiTable, store: &StoreUrl, gateway: &[SocketAddr]) -> Option<Api> {
-        let default = SocketAddr::from(([127, 0, 0, 1], 8081));
-        let (listen, origin) = match raw.listen.get() {
-            Some(Located { value: ApiListen::Off, .. }) => return None,
-            Some(Located { value: ApiListen::On(address), origin }) => (*address, origin.clone()),
-            None => (default, ValueOrigin::Nowhere),
-        };
-        if gateway.iter().any(|other| collide(*other, listen)) {
-            self.report.note(
-                &origin,
-                format!(
-                    "the API cannot use the gateway's address {listen}: clients could reach it"
-                ),
-            );
-        }
-        let file = raw.operator_token_file.get();
-        Some(Api {
-            listen,
-            operator_token: self.operator_token(raw),
-            operator_token_env: raw.operator_token_env.value().map(|name| name.0.clone()),
-            operator_token_file: file
-                .map(|file| self.checked_path(&file.value, &file.origin, FileCheck::File)),
-            audit: match raw.audit.get() {
-                Some(audit) => {
-                    self.checked_path(&audit.value, &audit.origin, FileCheck::FolderOfIt)
-                }
-                None => audit_beside(store),
-            },
-        })
-    }
-
     fn limits(raw: &LimitsTable) -> Limits {
         let limits = Limits::default();
         let time = |time: &TomlField<PositiveDuration>, default| {
@@ -375,6 +364,7 @@ impl Loader<'_, '_> {
             store_size: size(&raw.store_size, limits.store_size),
             disk_free: size(&raw.disk_free, limits.disk_free),
             records_per_caller: records(&raw.records_per_caller, limits.records_per_caller),
+            store_size_per_caller: size(&raw.store_size_per_caller, limits.store_size_per_caller),
             held_per_caller: count(&raw.held_per_caller, limits.held_per_caller),
             memory: size(&raw.memory, u64::try_from(limits.memory).unwrap_or(u64::MAX))
                 .try_into()
@@ -406,25 +396,6 @@ impl Loader<'_, '_> {
         }
     }
 
-    /// The token that the environment holds. One in a file is read when it is needed.
-    fn operator_token(&mut self, raw: &ApiTable) -> Option<OperatorToken> {
-        let name = raw.operator_token_env.get()?;
-        if let Some(file) = raw.operator_token_file.get() {
-            let message = "set `operator_token_env` or `operator_token_file`, not both";
-            self.report.note(&file.origin, message);
-            return None;
-        }
-        let value = (self.env)(&name.value.0).ok_or_else(|| "is not set".to_owned());
-        match value.and_then(|text| OperatorToken::new(&text)) {
-            Ok(token) => Some(token),
-            Err(wrong) => {
-                let message = format!("the environment variable {} {wrong}", name.value.0);
-                self.report.note(&name.origin, message);
-                None
-            }
-        }
-    }
-
     fn secret_of(&mut self, name: &Located<EnvName>) -> Option<String> {
         let variable = &name.value.0;
         let message = match (self.env)(variable) {
@@ -443,32 +414,18 @@ impl Loader<'_, '_> {
     }
 }
 
-/// Whether gateways that share this store could hash one credential to different caller names,
-/// because the secret is not configured. Keys that have run on one gateway would run again on
-/// another.
+/// Whether servers that share this store could hash one credential to different caller names, or
+/// could not read each other's claims, because the secret is not configured. Keys that have run on
+/// one server would run again on another.
 pub fn lacks_shared_caller_secret(
     store: &StoreUrl,
     secret: &SecretSource,
+    api: Option<&Api>,
     routes: &[Route],
 ) -> bool {
     matches!(store, StoreUrl::Postgres(_))
         && *secret == SecretSource::BesideStore
-        && routes.iter().any(Route::hashes_callers)
-}
-
-/// Whether two listen addresses conflict.
-fn collide(one: SocketAddr, other: SocketAddr) -> bool {
-    let same_host =
-        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.port() == other.port() && one.port() != 0 && same_host
-}
-
-/// The default path of the audit log: next to the store's file.
-pub fn audit_beside(store: &StoreUrl) -> PathBuf {
-    match store {
-        StoreUrl::Sqlite(path) => beside(path, ".audit.jsonl"),
-        StoreUrl::Postgres(_) | StoreUrl::Memory => "semel.audit.jsonl".into(),
-    }
+        && (routes.iter().any(Route::hashes_callers) || api.is_some_and(Api::takes_claims))
 }
 
 #[cfg(test)]

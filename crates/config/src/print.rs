@@ -3,16 +3,16 @@
 use std::path::{self, Path};
 
 use semel::core::{
-    FingerprintHeader, FingerprintRule, Keep, StatusList,
+    FingerprintHeader, FingerprintRule, Keep, Scope, StatusList,
     canonical::{Pointer, Selection},
 };
 use semel_tower::{CaptureSource, RecordContent};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway, Guard, KeySource,
-    Limits, Required, Route, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream,
-    WebhookSecretSource,
+    Api, ApiRole, ApiToken, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway,
+    Guard, KeyLocation, Limits, Required, Route, ScopeRule, SecretSource, SignatureRule,
+    SignatureScheme, StoreUrl, TokenSource, Upstream, WebhookSecretSource,
     explain::toml_text,
     read::merge,
     units::{size_text, time_text},
@@ -29,8 +29,16 @@ impl Config {
         let mut text = String::new();
         table(&mut text, "", self.top());
         table(&mut text, "[gateway]", gateway(&self.gateway));
-        table(&mut text, "[gateway.upstream]", upstream(&self.gateway.upstream));
+        if let Some(all_else) = &self.gateway.upstream {
+            table(&mut text, "[gateway.upstream]", upstream(all_else));
+        }
         table(&mut text, "[api]", self.api.as_ref().map_or_else(api_off, api));
+        for token in self.api.iter().flat_map(|api| &api.tokens) {
+            table(&mut text, "[[api.token]]", api_token(token));
+        }
+        for rule in &self.scopes {
+            table(&mut text, "[[scope]]", scope_rule(rule));
+        }
         table(&mut text, "[limits]", limits(&self.limits));
         for route in &self.routes {
             table(&mut text, "[[route]]", lines_of(route));
@@ -129,7 +137,8 @@ fn upstream(upstream: &Upstream) -> Lines {
 }
 
 fn api(api: &Api) -> Lines {
-    let mut lines = vec![("listen", api.listen.to_string().into())];
+    let mut lines =
+        vec![("listen", api.listen.to_string().into()), ("threads", api.threads.into())];
     if let Some(name) = &api.operator_token_env {
         lines.push(("operator_token_env", name.clone().into()));
     }
@@ -137,6 +146,40 @@ fn api(api: &Api) -> Lines {
         lines.push(("operator_token_file", absolute(file).into()));
     }
     lines.push(("audit", absolute(&api.audit).into()));
+    lines
+}
+
+/// Secrets are printed as their location only.
+fn api_token(token: &ApiToken) -> Lines {
+    let mut lines = vec![("name", token.name.clone().into()), ("role", token.role.word().into())];
+    if token.role == ApiRole::App {
+        lines.push(("caller", token.caller.as_deref().unwrap_or("*").into()));
+    }
+    if let Some(scopes) = &token.scopes {
+        lines.push(("scopes", scopes.iter().map(Scope::as_str).collect::<Vec<_>>().into()));
+    }
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    for secret in &token.secrets {
+        match secret {
+            TokenSource::Env(name, _) => names.push(name.clone()),
+            TokenSource::File(path) => files.push(absolute(path)),
+        }
+    }
+    for (name, list) in [("secret_env", names), ("secret_file", files)] {
+        if !list.is_empty() {
+            lines.push((name, list.into()));
+        }
+    }
+    lines
+}
+
+fn scope_rule(rule: &ScopeRule) -> Lines {
+    let mut lines = vec![("name", rule.name.as_str().into())];
+    lines.extend(rule.lease.map(|time| ("lease", time_text(time).into())));
+    lines.extend(rule.retention.map(|time| ("retention", time_text(time).into())));
+    lines.extend(rule.on_unknown.map(|word| ("on_unknown", word.word().into())));
+    lines.extend(rule.hold_for.map(|time| ("hold_for", time_text(time).into())));
+    lines.extend(rule.result_bytes_max.map(|bytes| ("result_max", bytes_text(bytes))));
     lines
 }
 
@@ -163,6 +206,7 @@ fn limits(limits: &Limits) -> Lines {
         ("store_size", size_text(limits.store_size).into()),
         ("disk_free", size_text(limits.disk_free).into()),
         ("records_per_caller", limits.records_per_caller.into()),
+        ("store_size_per_caller", size_text(limits.store_size_per_caller).into()),
         ("held_per_caller", limits.held_per_caller.into()),
         ("memory", bytes_text(limits.memory)),
     ]
@@ -188,9 +232,15 @@ fn guarded(guard: &Guard) -> Lines {
         ("scope", guard.scope.as_str().into()),
         ("guard", true.into()),
         ("mode", guard.mode.word().into()),
+        ("api", guard.api.into()),
         ("key", key(guard)),
+        ("dialect", guard.dialect.name().into()),
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
     ];
+    let problems = guard.statuses();
+    if !problems.is_empty() {
+        lines.push(("statuses", problems.into_iter().collect()));
+    }
     lines.extend(guard.was.as_ref().map(|scope| ("was", json!({ "scope": scope.as_str() }))));
     lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
     lines.push(("about", guard.about.word().into()));
@@ -212,6 +262,8 @@ fn guarded(guard: &Guard) -> Lines {
         ("store_timeout", time_text(policy.store_timeout).into()),
     ]);
     lines.extend(guard.deadline.as_ref().map(|rule| ("deadline", deadline(rule))));
+    lines.extend(guard.cors.as_ref().map(|rule| ("cors", rule.to_json())));
+    lines.extend(guard.lookup.as_ref().map(|path| ("lookup", path.to_string().into())));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));
@@ -224,7 +276,7 @@ impl Guard {
     /// Whether `keep` may be printed. Where it is not set, and less is kept under a key from the
     /// body, printing it would change that.
     fn keep_is_printed(&self) -> bool {
-        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        let in_body = self.key.iter().any(KeyLocation::may_be_in_body);
         !in_body || self.signature.is_some() || self.keep_under_body_keys
     }
 }
@@ -289,14 +341,14 @@ impl Guard {
     }
 }
 
-fn key_source(source: &KeySource) -> Value {
+fn key_source(source: &KeyLocation) -> Value {
     match source {
-        KeySource::Header(name) => json!({ "header": name.as_str() }),
-        KeySource::Json(pointers) => match &pointers[..] {
+        KeyLocation::Header(name) => json!({ "header": name.as_str() }),
+        KeyLocation::Json(pointers) => match &pointers[..] {
             [only] => json!({ "json": only.as_str() }),
             several => json!({ "json": pointers_of(several) }),
         },
-        KeySource::CloudEvent => json!({ "cloudevents": true }),
+        KeyLocation::CloudEvent => json!({ "cloudevents": true }),
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
+use semel::core::{Dialect, Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use semel_tower::Network;
 use serde_json::json;
 
 use super::{
-    AboutSource, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
+    AboutSource, ApiRole, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched,
+    StoreUrl,
     capture::Captures,
+    cors::CorsSetting,
     deadline::DeadlineSetting,
+    dialect::ProblemStatuses,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
     rules::{FingerprintSetting, RecordSetting, UpstreamRule},
@@ -20,7 +23,10 @@ use super::{
         SweepInterval, WaitDuration, size_text, time_text,
     },
     urls::UrlOrEnv,
-    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses, StoreIdDigits},
+    values::{
+        ApiListen, CallerSetting, EnvName, KeptHeader, LookupText, PageUrl, Statuses,
+        StoreIdDigits, TokenName,
+    },
 };
 
 settings! {
@@ -55,8 +61,11 @@ settings! {
         secret_before_file: PathBuf = example("semel.secret.before");
         /// The gateway: listeners for clients, and the upstream.
         gateway: GatewayTable = section();
-        /// The operator API: health, metrics, records.
+        /// The API listener: health, metrics, records, and the service API.
         api: ApiTable = section();
+        /// Defaults and limits of one scope for claims of the service API: a claim may choose less,
+        /// not more. A setting that is absent has its general default, and a claim may choose it.
+        scope: Vec<Located<ScopeTable>> = section();
         /// Limits on sizes, times and counts.
         limits: LimitsTable = section();
         /// Default values for all settings of a route except `match`, `scope`, `was` and `guard`.
@@ -126,10 +135,13 @@ settings! {
 }
 
 settings! {
-    /// The operator API: health, metrics, records. It never shares the gateway's address.
+    /// The API listener: health, metrics, records, and the service API. It never shares the
+    /// gateway's address.
     ApiTable {
         /// Address to listen on, or "off".
         listen: ApiListen = default("127.0.0.1:8081");
+        /// Number of threads that serve the API. Default: the number of cores.
+        threads: CountUpTo<1024> = example(4);
         /// Environment variable that holds the operator token, at least 16 characters. Requests
         /// that change something need the token. Without one the API is read-only.
         operator_token_env: EnvName = example("SEMEL_OPERATOR_TOKEN");
@@ -138,6 +150,50 @@ settings! {
         /// Audit log of operator actions, one JSON object per line. Default: a file next to the
         /// store.
         audit: PathBuf = example("semel.db.audit.jsonl");
+        /// A token of the API, sent as `Authorization: Bearer TOKEN`, and what it allows. With any
+        /// token configured here, reading records needs one. Without an upstream and without a
+        /// route, a token of the role "app" makes `semel serve` serve the service API alone.
+        token: Vec<Located<TokenTable>> = section();
+    }
+}
+
+settings! {
+    /// A token of the API, and what it allows.
+    TokenTable {
+        /// Name of the token: 1 to 64 of a-z, 0-9, `.`, `_` and `-`.
+        name: TokenName = example("billing");
+        /// "app" may claim and complete; "viewer" may read records, without answers, and metrics;
+        /// "operator" may read and change records; "metrics" may read metrics, which then need a
+        /// token.
+        role: ApiRole = example("app");
+        /// Scopes in which an "app" token may claim. Default: all that no route uses, or whose
+        /// route says `api = true`.
+        scopes: OneOrMore<Scope> = example(json!(["invoices"]));
+        /// Caller of its claims, or "*" if each claim names its own. Default: the name. It is
+        /// stored as `app:CALLER`, which no route can produce.
+        caller: CallerSetting = example("billing");
+        /// Environment variable that holds the token, at least 16 characters, or a list of them.
+        secret_env: OneOrMore<EnvName> = example("BILLING_TOKEN");
+        /// File that holds the token, or a list of files. Several tokens at once allow rotation.
+        secret_file: OneOrMore<PathBuf> = example("billing.token");
+    }
+}
+
+settings! {
+    /// Defaults and limits of one scope for claims of the service API.
+    ScopeTable {
+        /// The scope.
+        name: Scope = example("invoices");
+        /// Longest lease of a claim, and its default: 100ms to 1h.
+        lease: LeaseDuration = example("30s");
+        /// Longest time that a finished record is kept, and its default.
+        retention: PositiveDuration = example("24h");
+        /// What to do when the outcome is unknown. A claim may say the same or "hold".
+        on_unknown: OnUnknown = example("hold");
+        /// Time after which a held record fails. Default: it is held until an operator resolves it.
+        hold_for: PositiveDuration = example("7d");
+        /// Maximum size of a stored result; a larger one is recorded as done, without the result.
+        result_max: BodyLimit = default(size_text(policy().response_bytes_max as u64));
     }
 }
 
@@ -176,7 +232,8 @@ settings! {
         /// Maximum number of client connections. At the limit, a new connection replaces the one
         /// that has been idle the longest, of the client address with the most connections.
         /// One address may have seven eighths of them busy with requests; its other requests are
-        /// refused with 503 `too-many-in-flight`.
+        /// refused with 503 `too-many-in-flight`. The same number of HTTP/2 streams, at least 1000,
+        /// may be open; one address may have as many as it leaves free.
         connections: CountUpTo<MILLION> = default(limits().connections);
         /// Maximum number of running operations, and of guarded bodies being received. At the
         /// limit, a new body replaces the one that has been idle the longest, of the client address
@@ -203,9 +260,13 @@ settings! {
         /// gateway counts the records that it created, from zero at its start. Callers that a
         /// client can choose freely, such as unverified tokens, are limited by `records` only.
         records_per_caller: CountUpTo<TRILLION> = default(limits().records_per_caller);
+        /// Maximum size of these records: their responses, and 256 bytes for each. At this limit a
+        /// new key of the caller is refused with 429 `too-many-records`.
+        store_size_per_caller: ByteSize = default(size_text(limits().store_size_per_caller));
         /// Maximum number of held records of one caller in one scope, counted in the store every
         /// 15 s, up to 10000 of all callers. At this limit a new key of the caller is refused with
-        /// 429 `too-many-records`.
+        /// 429 `too-many-records`. Anonymous requests are counted by client address, and only those
+        /// of this gateway since its start.
         held_per_caller: CountUpTo<MILLION> = default(limits().held_per_caller);
         /// Memory for request bodies and responses of guarded routes: half for bodies, half for
         /// responses. One client address gets at most half of each, and a quarter for replayed
@@ -253,12 +314,23 @@ settings! {
         /// have been done (`semel_observed_total`): the first step in front of an API that has
         /// traffic already.
         mode: Mode = default("guard");
+        /// Whether claims of the service API may name the scope of the route. Their callers never
+        /// meet those of the route.
+        api: bool = default(false);
         /// Source of the idempotency key: the name of a header, `{ header = … }`,
         /// `{ json = "/id" }`, `{ json = ["/contest", "/user", "/entry"] }` for several members
         /// combined, `{ cloudevents = true }`, or `{ any = [ … ] }`, tried in that order.
         /// `required` is false, true, or "warn" (a response to a request without a key announces
         /// that a key will be required). The header is forwarded to the upstream unchanged.
         key: KeySetting = default(json!({ "header": "Idempotency-Key", "required": false }));
+        /// Provider whose clients the route has: the longest key, and the statuses and documents of
+        /// Semel's own errors, are those of "ietf" (RFC 9457), "stripe", "paypal", "adyen" or
+        /// "square". It also sets the default of `key`: `PayPal-Request-Id` for "paypal",
+        /// `{ json = "/idempotency_key" }` for "square".
+        dialect: Dialect = default("ietf");
+        /// Statuses of single errors that differ from the dialect, by the name of the error. A
+        /// final error should not have a status that SDKs retry (408, 409, 429, 5xx).
+        statuses: ProblemStatuses = example(json!({ "key-reused": 400 }));
         /// How the caller is identified, tried in this order: "authorization", "anonymous" (a
         /// request without any credential, and without a header or query parameter that may name
         /// its sender, such as `X-User-Id`, unless `key` or `fingerprint.headers` lists that
@@ -337,6 +409,19 @@ settings! {
         /// deadline; what has begun runs on. By default deadlines are not read.
         deadline: DeadlineSetting =
             example(json!({ "headers": ["Request-Timeout", "grpc-timeout"] }));
+        /// What pages of other origins may do on the route: `origins`, as browsers send them, or
+        /// `["*"]`; `headers`, request headers that a page may set besides `Content-Type`,
+        /// `Authorization` and those that the route reads; `expose`, response headers that a page
+        /// may read besides those of Semel; `credentials`, whether browsers send cookies (false);
+        /// `max_age`, how long a browser may remember a preflight ("10m"). Preflights are answered
+        /// by the gateway, and the `Access-Control-*` headers of the upstream are replaced. By
+        /// default both are left to the upstream.
+        cors: CorsSetting = example(json!({ "origins": ["https://shop.example"] }));
+        /// Path under which a caller can GET the state and the answer of its own operation, with
+        /// the key as one percent-encoded segment `{key}`; `{scope}` stands for the scope of the
+        /// route. Who can be the caller and knows the key can read the answer. By default there is
+        /// none.
+        lookup: LookupText = example("/idempotency/{scope}/{key}");
         /// Upstream of the route: a URL, or a table like `gateway.upstream`. A table without `url`
         /// changes settings of the gateway's upstream.
         upstream: UpstreamRule = example("http://127.0.0.1:3001");
@@ -359,6 +444,8 @@ pub(super) fn expected_section(name: &str) -> Option<&'static str> {
         ("in [[route]] or [defaults]", RouteTable::all()),
         ("in [api]", ApiTable::all()),
         ("in [limits]", LimitsTable::all()),
+        ("in [[api.token]]", TokenTable::all()),
+        ("in [[scope]]", ScopeTable::all()),
         ("at the top of the file, before the first [table]", File::all()),
     ];
     let is_here = |settings: &[Setting]| settings.iter().any(|setting| setting.name == name);

@@ -5,11 +5,13 @@ mod policy;
 use std::sync::Arc;
 
 use semel::core::{
-    BodyRule, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope, store::METADATA_ENTRIES_MAX,
+    BodyRule, Dialect, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope,
+    store::METADATA_ENTRIES_MAX,
 };
+use semel_tower::LookupPath;
 
 use super::{
-    CallerRule, Guard, KeySource, Match, Mode, OnUnmatched, Required, Route, Segment,
+    CallerRule, Guard, KeyLocation, Match, Mode, OnUnmatched, Required, Route, Segment,
     SignatureScheme, Upstream, callers,
     loader::Loader,
     raw::{File, RouteTable},
@@ -54,7 +56,32 @@ pub(super) fn routes(
         all.push(layers.route(gateway, &mut upstreams));
     }
     refuse_shadowed(loader, tables, defaults);
+    refuse_shared_lookups(loader, tables, defaults, &all);
     all.into_iter().collect()
+}
+
+/// Reports a path of look-ups that two scopes share: the key alone would not say which is meant.
+fn refuse_shared_lookups(
+    loader: &mut Loader<'_, '_>,
+    tables: &[Located<RouteTable>],
+    defaults: &RouteTable,
+    routes: &[Option<Route>],
+) {
+    let mut earlier: Vec<(&Option<String>, &LookupPath, &Scope)> = Vec::new();
+    for (table, route) in tables.iter().zip(routes) {
+        let Some(Route { matches, guard: Some(guard), .. }) = route else { continue };
+        let Some(path) = &guard.lookup else { continue };
+        let (host, scope) = (&matches.host, &guard.scope);
+        if earlier.iter().any(|other| (other.0, other.1) == (host, path) && other.2 != scope)
+            && let Some(at) = table.value.lookup.get().or(defaults.lookup.get())
+        {
+            let message = "routes of another scope have this path too, so the key alone would not \
+                           say which is meant; write \"/idempotency/{scope}/{key}\"";
+            loader.report.note(&at.origin, message);
+            return;
+        }
+        earlier.push((host, path, scope));
+    }
 }
 
 /// The implicit route of a configuration without routes.
@@ -285,7 +312,8 @@ impl<'l> Layers<'l, '_, '_> {
         let written = self.field(|table| &table.signature);
         let signature = written.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
-        let (key, required) = self.key(scheme);
+        let dialect = self.dialect();
+        let (key, required) = self.key(scheme, &dialect);
         let policy = self.policy();
         let callers = match self.nearest(|table| &table.caller) {
             Some(Located { value: OneOrMore(rules), .. }) => {
@@ -304,13 +332,18 @@ impl<'l> Layers<'l, '_, '_> {
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         let mode = self.mode();
+        let api = self.pick(|table| &table.api).is_some_and(|at| at.value);
         let capture = self.pick(|table| &table.capture);
         let record = self.pick(|table| &table.record);
+        let lookup = self.lookup(&callers);
         Some(Guard {
+            cors: self.pick(|table| &table.cors).map(|at| at.value.clone()),
+            lookup,
             deadline: self.pick(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
+            api,
             keep_under_body_keys: !self.is_signed()
-                && key.iter().any(KeySource::may_be_in_body)
+                && key.iter().any(KeyLocation::may_be_in_body)
                 && self.nearest(|table| &table.keep).is_some(),
             about: self.pick(|table| &table.about).map(|at| at.value).unwrap_or_default(),
             capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
@@ -321,6 +354,7 @@ impl<'l> Layers<'l, '_, '_> {
             warned_since: None,
             key,
             required,
+            dialect,
             callers,
             signature: match signature {
                 Some(rule) => Some(rule?),
@@ -350,6 +384,20 @@ impl<'l> Layers<'l, '_, '_> {
         own.scope.value().cloned()
     }
 
+    /// The path of look-ups. Anonymous callers share their keys, so nothing could be looked up.
+    fn lookup(&mut self, callers: &[CallerRule]) -> Option<LookupPath> {
+        let lookup = self.pick(|table| &table.lookup)?;
+        if callers.iter().all(|rule| *rule == CallerRule::Anonymous) {
+            if !self.own.value.lookup.is_absent() {
+                let message = "every caller of this route is anonymous, so none could look up an \
+                               operation; remove `lookup`, or identify the callers";
+                self.note(&lookup.origin, message);
+            }
+            return None;
+        }
+        lookup.value.of(self.own.value.scope.value()?)
+    }
+
     /// The previous scope of the route.
     fn was(&mut self) -> Option<Scope> {
         let was = self.own.value.was.get()?;
@@ -368,9 +416,23 @@ impl<'l> Layers<'l, '_, '_> {
         }
     }
 
+    /// The dialect, with the statuses of the route.
+    fn dialect(&self) -> Dialect {
+        let dialect = self.pick(|table| &table.dialect).map(|at| at.value.clone());
+        let dialect = dialect.unwrap_or_default();
+        match self.pick(|table| &table.statuses) {
+            Some(at) => at.value.apply(dialect),
+            None => dialect,
+        }
+    }
+
     /// The sources of the key, and whether a key is required. A signature requires one, and most
     /// schemes define its source.
-    fn key(&mut self, scheme: Option<&SignatureScheme>) -> (Vec<KeySource>, Required) {
+    fn key(
+        &mut self,
+        scheme: Option<&SignatureScheme>,
+        dialect: &Dialect,
+    ) -> (Vec<KeyLocation>, Required) {
         let own = self.own.value.key.value();
         let inherited = self.defaults.key.value();
         let signed_here = !self.own.value.signature.is_absent();
@@ -392,8 +454,7 @@ impl<'l> Layers<'l, '_, '_> {
                  key = \"X-Event-Id\"",
             );
         }
-        let header = || vec![KeySource::Header(http::HeaderName::from_static("idempotency-key"))];
-        let sources = sources.unwrap_or_else(header);
+        let sources = sources.unwrap_or_else(|| vec![KeyLocation::of_dialect(dialect)]);
         if let Some(scheme) = scheme {
             self.refuse_renaming(&sources, scheme);
         }
@@ -401,12 +462,12 @@ impl<'l> Layers<'l, '_, '_> {
     }
 
     /// Reports unsigned sources before signed ones: they would let an attacker choose the key.
-    fn refuse_renaming(&mut self, sources: &[KeySource], scheme: &SignatureScheme) {
-        let last = sources.iter().rposition(KeySource::may_be_in_body);
+    fn refuse_renaming(&mut self, sources: &[KeyLocation], scheme: &SignatureScheme) {
+        let last = sources.iter().rposition(KeyLocation::may_be_in_body);
         let before = sources.iter().take(last.unwrap_or(0));
         let unsigned = before.filter(|source| !scheme.signs(source)).map(|source| match source {
-            KeySource::Header(name) => format!("the header `{name}`"),
-            KeySource::Json(_) | KeySource::CloudEvent => "the header `ce-id`".to_owned(),
+            KeyLocation::Header(name) => format!("the header `{name}`"),
+            KeyLocation::Json(_) | KeyLocation::CloudEvent => "the header `ce-id`".to_owned(),
         });
         if let (Some(name), Some(at)) = (unsigned.take(1).next(), self.pick(|table| &table.key)) {
             let message = format!(
@@ -421,7 +482,7 @@ impl<'l> Layers<'l, '_, '_> {
     /// signed. Whether the id of a CloudEvent is signed is known only per request.
     fn fingerprint(
         &self,
-        key: &[KeySource],
+        key: &[KeyLocation],
         scheme: Option<&SignatureScheme>,
     ) -> Option<FingerprintRule> {
         let Some(scheme) = scheme else {
@@ -434,7 +495,7 @@ impl<'l> Layers<'l, '_, '_> {
         let signed = key.iter().all(|source| scheme.signs(source));
         let body = if signed { BodyRule::Ignore } else { BodyRule::Selected };
         let rule = FingerprintRule { body, query: QueryRule::Ignore, ..FingerprintRule::default() };
-        (!key.contains(&KeySource::CloudEvent)).then_some(rule)
+        (!key.contains(&KeyLocation::CloudEvent)).then_some(rule)
     }
 
     /// The mode. A route with a signature always guards, because observing would let forged

@@ -10,7 +10,7 @@ use semel_tower::{
 };
 
 use super::{
-    KeySource,
+    KeyLocation,
     files::FileCheck,
     loader::Loader,
     read::{Located, OneOrMore, TomlField},
@@ -130,25 +130,25 @@ impl SignatureScheme {
     }
 
     /// The source of the event id, if the scheme defines it.
-    pub(super) fn key(&self) -> Option<KeySource> {
+    pub(super) fn key(&self) -> Option<KeyLocation> {
         match self {
-            Self::StandardWebhooks => Some(KeySource::Header(WEBHOOK_ID)),
-            Self::Svix => Some(KeySource::Header(SVIX_ID)),
-            Self::Stripe => Pointer::parse("/id").ok().map(|id| KeySource::Json(vec![id])),
-            Self::GitHub => Some(KeySource::Header(GITHUB_DELIVERY)),
+            Self::StandardWebhooks => Some(KeyLocation::Header(WEBHOOK_ID)),
+            Self::Svix => Some(KeyLocation::Header(SVIX_ID)),
+            Self::Stripe => Pointer::parse("/id").ok().map(|id| KeyLocation::Json(vec![id])),
+            Self::GitHub => Some(KeyLocation::Header(GITHUB_DELIVERY)),
             Self::Hmac(_) => None,
         }
     }
 
     /// Whether a key from this source is always signed.
-    pub(super) fn signs(&self, source: &KeySource) -> bool {
+    pub(super) fn signs(&self, source: &KeyLocation) -> bool {
         match source {
-            KeySource::Header(_) => {
+            KeyLocation::Header(_) => {
                 matches!(self, Self::StandardWebhooks | Self::Svix)
                     && self.key().as_ref() == Some(source)
             }
-            KeySource::Json(_) => true,
-            KeySource::CloudEvent => false,
+            KeyLocation::Json(_) => true,
+            KeyLocation::CloudEvent => false,
         }
     }
 

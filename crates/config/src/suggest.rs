@@ -44,7 +44,7 @@ mod tests {
         let words = ["retention", "release", "wait"];
         assert_eq!(nearest("retenion", words), Some("retention"));
         assert_eq!(nearest("Wiat", words), Some("wait"));
-        assert_eq!(nearest("dialect", words), None);
+        assert_eq!(nearest("scheme", words), None);
         assert_eq!(nearest("secret", ["store", "secret_env"]), Some("secret_env"));
     }
 

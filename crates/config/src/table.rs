@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel::core::{Keep, Policy, canonical::Pointer};
 
 use super::{
-    CallerRule, Config, Guard, KeySource, Mode, Required, Upstream, units::time_text,
+    CallerRule, Config, Guard, KeyLocation, Mode, Required, Route, Upstream, units::time_text,
     values::Keyword as _,
 };
 
@@ -23,7 +23,8 @@ impl Config {
             let place = route.matches.place_text();
             rows.push(row(methods, place, route.guard.as_ref(), &route.upstream));
         }
-        rows.push(row("*".to_owned(), "(all else)".to_owned(), None, &self.gateway.upstream));
+        let Some(all_else) = &self.gateway.upstream else { return Vec::new() };
+        rows.push(row("*".to_owned(), "(all else)".to_owned(), None, all_else));
         aligned(&rows)
     }
 
@@ -31,7 +32,7 @@ impl Config {
     pub fn notes(&self) -> Vec<String> {
         let drain = self.gateway.drain;
         let routes = self.routes.iter().map(|route| &route.upstream);
-        let slow = routes.chain([&self.gateway.upstream]).find(|upstream| upstream.timeout > drain);
+        let slow = routes.chain(&self.gateway.upstream).find(|upstream| upstream.timeout > drain);
         let note = |upstream: &Arc<Upstream>| {
             let (drain, timeout) = (time_text(drain), time_text(upstream.timeout));
             format!(
@@ -46,16 +47,26 @@ impl Config {
         });
         let guards = guards.flat_map(|(place, guard)| {
             let notes = guard.keep_note().into_iter().chain(guard.caller_note());
+            let notes = notes.chain(guard.status_warnings());
             notes.map(move |note| format!("{place}: {note}")).collect::<Vec<_>>()
         });
         slow.map(note).into_iter().chain(guards).collect()
+    }
+
+    /// Warnings about settings that are likely to do harm, for the log. The notes contain them.
+    pub fn warnings(&self) -> Vec<String> {
+        let warnings = |route: &Route| {
+            let warnings = route.guard.iter().flat_map(Guard::status_warnings);
+            warnings.map(|it| format!("{}: {it}", route.matches)).collect::<Vec<_>>()
+        };
+        self.routes.iter().flat_map(warnings).collect()
     }
 }
 
 impl Guard {
     /// The policy under a key from the body of a caller whom nothing proves, if there can be one.
     pub(super) fn unproven_policy(&self) -> Option<Policy> {
-        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        let in_body = self.key.iter().any(KeyLocation::may_be_in_body);
         let narrows = in_body && self.signature.is_none() && !self.keep_under_body_keys;
         let unproven = self.callers.iter().any(|rule| !rule.proves());
         (narrows && unproven).then(|| self.policy.keeping_successes())
@@ -120,12 +131,12 @@ fn scope_text(guard: &Guard) -> String {
 
 fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
-        KeySource::Header(name) => name.to_string(),
-        KeySource::Json(pointers) => {
+        KeyLocation::Header(name) => name.to_string(),
+        KeyLocation::Json(pointers) => {
             let pointers: Vec<&str> = pointers.iter().map(Pointer::as_str).collect();
             format!("json {}", pointers.join(" + "))
         }
-        KeySource::CloudEvent => "cloudevents".to_owned(),
+        KeyLocation::CloudEvent => "cloudevents".to_owned(),
     });
     let places = places.collect::<Vec<_>>().join(", ");
     let signed = guard.signature.as_ref().map(|rule| format!("signed {}", rule.scheme.word()));

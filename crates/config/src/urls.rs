@@ -188,7 +188,7 @@ impl Url for CacheUrl {
         match text.split_once("://") {
             Some(("redis" | "rediss", _)) => {
                 let server = ServerUrl::parse(text)?;
-                semel_redis::Options::parse(&server.bare).map_err(|wrong| wrong.to_string())?;
+                check_redis(&server.bare)?;
                 Ok(Self(server))
             }
             _ => Err("a cache is `redis://HOST`, `rediss://HOST`, or `env:NAME` for the variable \
@@ -200,6 +200,16 @@ impl Url for CacheUrl {
     fn server(&mut self) -> Option<&mut ServerUrl> {
         Some(&mut self.0)
     }
+}
+
+#[cfg(feature = "redis")]
+fn check_redis(url: &str) -> Result<(), String> {
+    semel_redis::Options::parse(url).map(drop).map_err(|wrong| wrong.to_string())
+}
+
+#[cfg(not(feature = "redis"))]
+fn check_redis(_: &str) -> Result<(), String> {
+    Err("this program was built without Redis: build it with the feature `redis`".to_owned())
 }
 
 impl ServerUrl {
@@ -412,5 +422,12 @@ mod tests {
         let wrong = cache_url("redis://:hunter2@cache", &env).unwrap_err();
         assert!(wrong.contains("REDISCLI_AUTH") && !wrong.contains("hunter2"), "{wrong}");
         assert!(cache_url("memcached://cache", &env).is_err());
+    }
+
+    #[cfg(not(feature = "redis"))]
+    #[test]
+    fn a_cache_is_refused_without_redis() {
+        let refused = cache_url("redis://cache", &|_| None).unwrap_err();
+        assert!(refused.to_string().contains("built without Redis"), "{refused}");
     }
 }

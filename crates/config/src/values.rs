@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use http::{HeaderName, header};
 use semel::core::{
-    BodyRule, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule, Scope,
-    canonical::Pointer, fingerprint::FingerprintHeaderError,
+    BodyRule, Caller, CallerError, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule,
+    Scope, canonical::Pointer, fingerprint::FingerprintHeaderError,
 };
-use semel_tower::{Algorithm, Encoding};
+use semel_tower::{Algorithm, Encoding, LookupPath};
 use serde_json::{Value, json};
 
 use super::{
@@ -58,6 +58,25 @@ macro_rules! words {
 }
 
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
+/// What a token of the API allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ApiRole {
+    /// Claims and what ends them.
+    App,
+    /// Reading records without their answers, and metrics.
+    Viewer,
+    /// Reading and changing records.
+    Operator,
+    /// Metrics.
+    Metrics,
+}
+
+words!(ApiRole {
+    "app" => Self::App,
+    "viewer" => Self::Viewer,
+    "operator" => Self::Operator,
+    "metrics" => Self::Metrics,
+});
 /// Whether a client must have a certificate, where there is a CA for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
@@ -196,6 +215,58 @@ impl FromText for EnvName {
     }
 }
 
+/// The name of a token of the API.
+#[derive(Clone, Debug)]
+pub(super) struct TokenName(pub(super) String);
+
+impl FromText for TokenName {
+    const EXPECTED: &'static str = "the name of a token: \"billing\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match Scope::new(text) {
+            Ok(name) if !name.is_observed() => Ok(Self(text.to_owned())),
+            _ => {
+                Err("a name is 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or \
+                      a digit"
+                    .to_owned())
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$" })
+    }
+}
+
+/// The caller of a claim, by the name that a token or the claim gives it. No route can produce it.
+///
+/// # Errors
+///
+/// If the name is empty, too long, or has control characters.
+pub fn app_caller(name: &str) -> Result<Caller, CallerError> {
+    Caller::new(name).and_then(|_| Caller::new(&format!("app:{name}")))
+}
+
+/// The caller of the claims of a token.
+#[derive(Clone, Debug)]
+pub(super) enum CallerSetting {
+    /// Always this one.
+    Named(String),
+    /// The one that the claim names.
+    Any,
+}
+
+impl FromText for CallerSetting {
+    const EXPECTED: &'static str = "the name of a caller, or \"*\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        app_caller(text).map(|_| Self::Named(text.to_owned())).map_err(|error| error.to_string())
+    }
+}
+
 /// The id of a store, as `semel doctor` prints it.
 #[derive(Clone, Debug)]
 pub(super) struct StoreIdDigits(pub(super) String);
@@ -242,6 +313,26 @@ impl FromText for FingerprintHeader {
 /// The name of a header of an answer that may be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeptHeader(pub(super) HeaderName);
+
+/// A path with one segment `{key}`, and perhaps `{scope}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LookupText(String);
+
+impl LookupText {
+    /// The path for a scope. It was checked when it was read.
+    pub(super) fn of(&self, scope: &Scope) -> Option<LookupPath> {
+        self.0.replace("{scope}", scope.as_str()).parse().ok()
+    }
+}
+
+impl FromText for LookupText {
+    const EXPECTED: &'static str = "a path: \"/idempotency/{key}\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let path: Result<LookupPath, _> = text.replace("{scope}", "s").parse();
+        path.map(|_| Self(text.to_owned())).map_err(|error| error.to_string())
+    }
+}
 
 impl FromText for KeptHeader {
     const EXPECTED: &'static str = "the name of a header";

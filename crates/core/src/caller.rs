@@ -43,6 +43,9 @@ impl Caller {
         if name.len() > CALLER_BYTES_MAX {
             return Err(CallerError::TooLong(name.len()));
         }
+        if name.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
+            return Ok(Self(name.into()));
+        }
         match name.char_indices().find(|(_, c)| c.is_control()) {
             Some((at, _)) => Err(CallerError::Control(at)),
             None => Ok(Self(name.into())),

@@ -239,6 +239,17 @@ impl Fingerprint {
         hash.finish()
     }
 
+    /// The fingerprint with this hash, which its sender computed as [`Fingerprint::of_parts`] does
+    /// or in a way of its own.
+    #[must_use]
+    pub fn of_digest(digest: [u8; 32]) -> Self {
+        let mut bytes = [VERSION; FINGERPRINT_BYTES];
+        for (byte, of_hash) in bytes.iter_mut().skip(1).zip(digest) {
+            *byte = of_hash;
+        }
+        Self(bytes)
+    }
+
     /// The version byte and the hash.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; FINGERPRINT_BYTES] {

@@ -35,8 +35,8 @@ mod former;
 use std::time::Duration;
 
 use crate::{
-    Answer, Content, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason,
-    RecordAction, Release, Snapshot, StateView, StoreError, StoreErrorKind, Verdict,
+    Answer, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason, RecordAction,
+    Release, Snapshot, StateView, StoreError, StoreErrorKind, Verdict,
 };
 
 pub use action::{Action, ExecutionResult, LEASE_MIN, Plan, Reply};
@@ -233,7 +233,7 @@ impl Flow {
     }
 
     fn record(&mut self, fence: Fence, finish: Finish, reply: Reply, now: ProcessTime) -> Action {
-        // Under `fail` everybody gets the one answer that every repeat will get.
+        // Under `fail` the owner and its joiners get the one answer that every repeat will get.
         let failed = finish.action == RecordAction::Complete(Answer::failed());
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
         self.next_tick = None;
@@ -295,7 +295,7 @@ impl Flow {
         let FlowPhase::Recording { fence, finish, reply, since, replied } = &mut self.phase else {
             return Action::Sleep;
         };
-        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(finish)) {
+        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), finish.without_body()) {
             *finish = smaller.clone();
             return Action::Record(*fence, smaller);
         }
@@ -460,16 +460,4 @@ impl Flow {
 /// How a grant ends under which nothing was sent.
 const fn not_sent() -> Finish {
     Finish::release(Release::NotSent, Reason::NotSent)
-}
-
-/// The completion with an answer that is too large for the store: that it happened, without its
-/// body.
-fn without_body(finish: &Finish) -> Option<Finish> {
-    let RecordAction::Complete(answer) = &finish.action else { return None };
-    match answer.read() {
-        Ok(Content::Response(response)) => {
-            Some(Finish::complete(Answer::not_retained(response.status)))
-        }
-        Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
-    }
 }

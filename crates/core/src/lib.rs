@@ -5,10 +5,12 @@
 //! | [`key`], [`caller`], [`scope`], [`id`] | what a record is remembered under |
 //! | [`fingerprint`], [`canonical`], [`form`], [`multipart`] | what a request *means* |
 //! | [`record`], [`details`], [`response`] | what is remembered |
-//! | [`policy`], [`problem`] | what a route configures, and the errors that a client gets |
+//! | [`policy`] | what a route configures |
+//! | [`problem`], [`dialect`] | the errors that a client gets |
 //! | [`rules`] | the specification of a store, as pure functions |
 //! | [`store`], [`error`] | the trait that every store implements, and its laws |
 //! | [`flow`] | the request machine: events in, one step out |
+//! | [`retry`] | when a client sends a request again |
 //! | [`time`] | two clocks that never meet |
 #![warn(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::as_conversions)]
 #![cfg_attr(
@@ -24,6 +26,7 @@
 pub mod caller;
 pub mod canonical;
 pub mod details;
+pub mod dialect;
 pub mod error;
 pub mod fingerprint;
 pub mod flow;
@@ -35,6 +38,7 @@ pub mod policy;
 pub mod problem;
 pub mod record;
 pub mod response;
+pub mod retry;
 pub mod rules;
 pub mod scope;
 pub mod store;
@@ -44,6 +48,7 @@ mod verdict;
 
 pub use caller::{Caller, CallerError};
 pub use details::{About, Captured, NodeName, Reason, ReasonText};
+pub use dialect::Dialect;
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{
     BodyError, BodyKind, BodyRule, Fingerprint, FingerprintHeader, FingerprintInput,

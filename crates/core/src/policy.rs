@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_all_leaves_what_forget_and_release_list() {
+    fn keep_all_does_not_override_forget_and_release() {
         let all = Policy { keep: Keep::All, ..Policy::default() };
         for status in [200, 404, 408, 500, 503] {
             assert_eq!(all.verdict(&http(status)), Verdict::Completed, "{status}");
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_says_comes_first() {
+    fn the_verdict_header_of_the_service_takes_precedence() {
         let policy = Policy::default();
         for (text, verdict) in [
             (&b"completed"[..], Verdict::Completed),

@@ -1,13 +1,13 @@
 //! The errors a client can meet, as RFC 9457 problem documents.
 //!
 //! Each has its own `type` (`urn:semel:problem:<slug>`), which is what a program should look at,
-//! and a `detail` that tells a person what to do. Each also has an `error` member in the form of
-//! Stripe's API: Stripe's SDK for Node resolves a JSON answer without one as a success.
+//! and a `detail` that tells a person what to do.
 //!
-//! The table below says everything about a problem that does not depend on the request, and
+//! The table below says everything about a problem that does not depend on the request or on the
+//! [dialect](crate::dialect), and
 //! [`Problem::retry_after`] is the one place that decides whether a client should retry.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use crate::{
     OnUnknown, Verdict,
@@ -308,19 +308,22 @@ impl Problem {
         self.retry_after(context).is_some()
     }
 
-    /// The problem with this slug and this status.
+    /// The problem with this slug; the first of two that share it, which have the same
+    /// [verdict](Self::verdict).
     #[must_use]
-    pub fn from_slug(slug: &str, status: u16) -> Option<Self> {
-        let is_it = |problem: &&Self| problem.slug() == slug && problem.status() == status;
-        Self::ALL.iter().find(is_it).copied()
+    pub fn with_slug(slug: &str) -> Option<Self> {
+        Self::ALL.iter().find(|problem| problem.slug() == slug).copied()
     }
 
-    /// Whether `body` is a JSON document with the `type` of this problem.
+    /// Whether `body` is a document of this problem that states this status, in any dialect.
     #[must_use]
-    pub fn is_type_of(self, body: &[u8]) -> bool {
-        let Ok(pointer) = Pointer::parse("/type") else { return false };
-        match canonical::find(body, &pointer) {
-            Ok(Some(Value::Text(uri))) => uri.strip_prefix(TYPE_PREFIX) == Some(self.slug()),
+    pub fn is_document(self, status: u16, body: &[u8]) -> bool {
+        let pointers = ["/type", "/status"].map(Pointer::parse);
+        let [Ok(type_uri), Ok(stated)] = pointers else { return false };
+        match canonical::find_all(body, [&type_uri, &stated]).as_deref() {
+            Ok([Some(Value::Text(uri)), Some(Value::Number(stated))]) => {
+                uri.strip_prefix(TYPE_PREFIX) == Some(self.slug()) && *stated == status.to_string()
+            }
             Ok(_) | Err(_) => false,
         }
     }
@@ -362,53 +365,6 @@ impl Problem {
             | Self::TooManyInFlight => Verdict::Retry,
         }
     }
-
-    /// The `application/problem+json` document, with a more precise detail where there is one.
-    ///
-    /// ```
-    /// use semel_core::Problem;
-    ///
-    /// let document = Problem::KeyMissing.document(None);
-    /// assert!(document.starts_with(r#"{"type":"urn:semel:problem:key-missing","title":"#));
-    /// assert!(document.contains(r#""error":{"type":"idempotency_error","code":"key_missing","#));
-    /// ```
-    #[must_use]
-    pub fn document(self, detail: Option<&str>) -> String {
-        let detail = detail.unwrap_or(self.detail());
-        let mut out = String::with_capacity(1024);
-        out.push_str("{\"type\":\"");
-        out.push_str(&self.type_uri());
-        out.push_str("\",\"title\":");
-        put_string(&mut out, self.title());
-        out.push_str(",\"status\":");
-        out.push_str(&self.status().to_string());
-        out.push_str(",\"detail\":");
-        put_string(&mut out, detail);
-        out.push_str(",\"error\":{\"type\":\"");
-        out.push_str(self.error_type().as_str());
-        out.push_str("\",\"code\":\"");
-        out.push_str(&self.code());
-        out.push_str("\",\"message\":");
-        put_string(&mut out, detail);
-        out.push_str("}}");
-        out
-    }
-}
-
-fn put_string(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if u32::from(c) < 0x20 => {
-                // Writing to a String cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 #[cfg(test)]

@@ -66,11 +66,20 @@ impl fmt::Debug for OwnerToken {
 /// The fence alone would not do: a store that lost its last commits in a failover could issue a
 /// number again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Claimant {
     /// The fence that was granted.
     pub fence: Fence,
     /// The owner token that the claim carried.
     pub owner: OwnerToken,
+}
+
+impl Claimant {
+    /// The owner that was granted this fence for a claim with this token.
+    #[must_use]
+    pub const fn new(fence: Fence, owner: OwnerToken) -> Self {
+        Self { fence, owner }
+    }
 }
 
 /// The state of a record that is there.
@@ -194,7 +203,7 @@ impl Record {
     /// The owner that may write to it.
     #[must_use]
     pub const fn claimant(&self) -> Claimant {
-        Claimant { fence: self.fence, owner: self.owner }
+        Claimant::new(self.fence, self.owner)
     }
 
     /// The name of its state.

@@ -166,6 +166,15 @@ impl Answer {
         &self.0
     }
 
+    /// The record that the operation ran, without its body; `None` if there is no body.
+    #[must_use]
+    pub fn without_body(&self) -> Option<Self> {
+        match self.read() {
+            Ok(Content::Response(response)) => Some(Self::not_retained(response.status)),
+            Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
+        }
+    }
+
     /// The problem that a repeat gets, if there is nothing to replay.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {
@@ -313,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn what_can_be_read_is_written_the_same_way(
+        fn a_readable_stored_answer_is_encoded_identically(
             bytes in proptest::collection::vec(0_u8..8, 0..40),
         ) {
             if let Ok(answer) = Answer::from_stored(bytes.into()) {

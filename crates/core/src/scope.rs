@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_observed_has_a_scope_of_its_own_that_can_be_read_back() {
+    fn an_observed_scope_is_distinct_and_can_be_parsed() {
         let longest = Scope::new(&"x".repeat(SCOPE_BYTES_MAX)).unwrap();
         for scope in [longest, Scope::new("payments").unwrap()] {
             let observed = scope.observed();

@@ -58,6 +58,10 @@ use crate::{
 ///
 /// Every method may be called from any number of tasks at once. Dropping a returned future does not
 /// undo what it began: a claim may still be granted, an answer may still be recorded.
+///
+/// The structs that cross the trait are `#[non_exhaustive]`. Counters that are decided together
+/// with a claim, such as velocity limits, are therefore added as fields of [`Claim`] and
+/// [`Finish`], with rows of their own in the store; the format of a record needs no place for them.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
     /// Claims the key, or returns the record that prevents it (laws 1, 4, 7, 9).
@@ -242,7 +246,7 @@ impl Claim {
     /// Who owns the record if the claim is granted with this fence.
     #[must_use]
     pub const fn claimant(&self, fence: Fence) -> Claimant {
-        Claimant { fence, owner: self.owner }
+        Claimant::new(fence, self.owner)
     }
 }
 
@@ -339,6 +343,13 @@ impl Finish {
     #[must_use]
     pub const fn forget(reason: Reason) -> Self {
         Self { action: RecordAction::Forget, reason: Some(reason) }
+    }
+
+    /// The completion without the body of its answer; `None` if there is nothing to leave out.
+    #[must_use]
+    pub fn without_body(&self) -> Option<Self> {
+        let RecordAction::Complete(answer) = &self.action else { return None };
+        answer.without_body().map(Self::complete)
     }
 
     /// The outcome is unknown, and the route says what that means.
@@ -438,11 +449,20 @@ impl Debug for StoreId {
 
 /// The result of one maintenance batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Batch {
     /// How many records it changed.
     pub done: u32,
     /// Whether there was more to do.
     pub more: bool,
+}
+
+impl Batch {
+    /// A batch that changed `done` records.
+    #[must_use]
+    pub const fn new(done: u32, more: bool) -> Self {
+        Self { done, more }
+    }
 }
 
 /// The largest page of [`Store::list`].

@@ -46,6 +46,9 @@ const BATCH_MAX: usize = 256;
 /// This fraction of all connections is reserved for other peers than the busiest one.
 const RESERVED_DIVISOR: usize = 8;
 
+/// HTTP/2 streams that may be open however few connections may.
+const STREAMS_MIN: usize = 1000;
+
 /// Units of [`OpenConnection::requests`]: the closed flag, set by eviction and by closing; one
 /// request; one request that waits for its body.
 const EVICTED: u64 = 1 << 63;
@@ -60,6 +63,7 @@ pub(crate) struct Connections {
     metrics: Arc<Metrics>,
     /// Peers whose connections are not one client's.
     proxies: ArcSwap<TrustedProxies>,
+    streams: Arc<OpenStreams>,
     last_id: AtomicU64,
     open: Mutex<HashMap<u64, Arc<OpenConnection>>>,
     /// By address.
@@ -83,6 +87,8 @@ pub(crate) struct OpenConnection {
     is_tunnel: AtomicBool,
     /// The busy connections of its peer.
     busy: Arc<BusyConnections>,
+    /// The HTTP/2 streams of all connections.
+    streams: Arc<OpenStreams>,
     /// The task that serves it.
     task: Mutex<Option<AbortHandle>>,
     metrics: Arc<Metrics>,
@@ -96,6 +102,28 @@ type OpenOfPeer = (usize, Arc<BusyConnections>);
 struct BusyConnections {
     count: AtomicUsize,
     max: usize,
+    /// Open HTTP/2 streams of the peer.
+    streams: AtomicUsize,
+}
+
+/// The open HTTP/2 streams of all clients.
+#[derive(Debug)]
+struct OpenStreams {
+    count: AtomicUsize,
+    max: usize,
+}
+
+/// An open HTTP/2 stream. It counts until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenStream(Arc<OpenConnection>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let Self(connection) = self;
+        connection.busy.streams.fetch_sub(1, Ordering::AcqRel);
+        connection.streams.count.fetch_sub(1, Ordering::AcqRel);
+        connection.metrics.stream_closed();
+    }
 }
 
 /// Permit of a connection under the limit. Released on drop.
@@ -113,6 +141,10 @@ impl Connections {
             max,
             metrics: Arc::clone(metrics),
             proxies: ArcSwap::default(),
+            streams: Arc::new(OpenStreams {
+                count: AtomicUsize::new(0),
+                max: max.max(STREAMS_MIN),
+            }),
             last_id: AtomicU64::new(0),
             open: Mutex::default(),
             peers: Mutex::default(),
@@ -176,6 +208,7 @@ impl Connections {
             since: AtomicU64::new(0),
             is_tunnel: AtomicBool::new(false),
             busy: self.add_connection_of(sender.peer()),
+            streams: Arc::clone(&self.streams),
             task: Mutex::default(),
             metrics: Arc::clone(&self.metrics),
         });
@@ -187,7 +220,8 @@ impl Connections {
     /// Counts a new connection of a peer.
     fn add_connection_of(&self, peer: Option<IpAddr>) -> Arc<BusyConnections> {
         let max = self.max.saturating_sub(self.max / RESERVED_DIVISOR);
-        let none = || (0, Arc::new(BusyConnections { count: AtomicUsize::new(0), max }));
+        let (count, streams) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let none = || (0, Arc::new(BusyConnections { count, max, streams }));
         let mut peers = lock(&self.peers);
         let (open, busy) = peers.entry(peer).or_insert_with(none);
         *open = open.saturating_add(1);
@@ -318,6 +352,21 @@ impl OpenConnection {
             return None;
         }
         Some(request)
+    }
+
+    /// Opens an HTTP/2 stream. One peer may have as many as it leaves free; connections of trusted
+    /// proxies leave an eighth. `None` for one more.
+    pub(crate) fn open_stream(self: &Arc<Self>) -> Option<OpenStream> {
+        let of_peer = self.busy.streams.fetch_add(1, Ordering::AcqRel);
+        let of_all = self.streams.count.fetch_add(1, Ordering::AcqRel);
+        self.metrics.stream_opened();
+        let stream = OpenStream(Arc::clone(self));
+        let (max, free) = (self.streams.max, self.streams.max.saturating_sub(of_all));
+        let fits = if self.is_proxy { free > max / RESERVED_DIVISOR } else { of_peer < free };
+        if !fits {
+            self.metrics.evicted(EvictionReason::Streams);
+        }
+        fits.then_some(stream)
     }
 
     /// Updates the peer's count of busy connections. Returns the new count.

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, HeaderValue};
-use semel_tower::{ClientCertificate, MemoryBudget, PeerAddress, PeerMemory};
+use http::HeaderValue;
+use semel_tower::{ClientCertificate, ClientContext, MemoryBudget, PeerMemory};
 
 use crate::connections::{ConnectionPermit, OpenConnection};
 use crate::shutdown::Shutdown;
@@ -18,7 +18,7 @@ use semel_http1::lazy_timer::SharedLazyTimer;
 pub(crate) struct ClientPeer {
     pub(crate) address: IpAddr,
     /// Its certificate, if it has sent one.
-    certificate: Option<ClientCertificate>,
+    certificate: Option<Arc<ClientCertificate>>,
     /// Its address, as a header value.
     ip: HeaderValue,
     /// Its address and scheme, as an element of `Forwarded`.
@@ -80,15 +80,17 @@ impl ClientPeer {
 
     /// Sets the verified certificate of the client.
     pub(crate) fn with_certificate(self, certificate: Option<ClientCertificate>) -> Self {
-        Self { certificate, ..self }
+        Self { certificate: certificate.map(Arc::new), ..self }
     }
 
-    /// Adds what identifies the client to the extensions of a request.
-    pub(crate) fn describe(&self, extensions: &mut Extensions) {
-        extensions.insert(PeerAddress(self.address));
-        if let Some(certificate) = &self.certificate {
-            extensions.insert(certificate.clone());
-        }
+    /// What the guard of a route needs to know about the client.
+    pub(crate) fn context(&self) -> ClientContext {
+        let mut context = ClientContext::default();
+        context.address = Some(self.address);
+        context.certificate.clone_from(&self.certificate);
+        context.sender = self.connection.sender();
+        context.memory = Some(self.memory.clone());
+        context
     }
 
     pub(crate) const fn ip(&self) -> &HeaderValue {

@@ -87,7 +87,7 @@ pub(crate) async fn run(shared: Arc<SharedState>, mut tasks: mpsc::Receiver<Back
 }
 
 const fn batch(done: u32, limit: u32) -> Batch {
-    Batch { done, more: done > 0 && done >= limit }
+    Batch::new(done, done > 0 && done >= limit)
 }
 
 struct BackgroundWorker {
@@ -175,7 +175,7 @@ impl BackgroundWorker {
         if let Err(error) = self.send(StatementKind::RaiseFenceSequence, Vec::new()).await {
             warn!(%error, "cannot raise the sequence of fences");
         }
-        Ok(Batch { more: reaped.more || more, ..reaped })
+        Ok(Batch::new(reaped.done, reaped.more || more))
     }
 
     /// Sets records aside; returns whether there are more.
@@ -190,7 +190,7 @@ impl BackgroundWorker {
         let row = rows.first().ok_or_else(|| corrupt("a count"))?;
         let count = |at| column::<i64>(row, at, "a count");
         let [done, due] = [count(0)?, count(1)?].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Ok(Batch { done, more: batch(due, limit).more })
+        Ok(Batch::new(done, batch(due, limit).more))
     }
 
     async fn epoch(&mut self) -> Result<Epoch, StoreError> {

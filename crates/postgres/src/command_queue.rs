@@ -320,7 +320,7 @@ mod tests {
     }
 
     fn by() -> Claimant {
-        Claimant { fence: Fence::new(1).unwrap(), owner: OwnerToken::from_bytes([1; 16]) }
+        Claimant::new(Fence::new(1).unwrap(), OwnerToken::from_bytes([1; 16]))
     }
 
     fn hold() -> RecordCommand {

@@ -62,7 +62,9 @@ mod store;
 mod store_thread;
 mod table_names;
 mod timeline;
+#[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "transactional")]
 pub mod transactional;
 
 pub use backup::{Backup, BackupCommand, backup, backup_command};

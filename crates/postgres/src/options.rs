@@ -12,7 +12,13 @@ use tokio_postgres::{
     config::{Host, SslMode, TargetSessionAttrs},
 };
 
-use crate::{error::PostgresUrlError, table_names::TableNames, tls::MakeRustlsConnect};
+#[cfg(feature = "tls")]
+pub(crate) use crate::tls::MakeRustlsConnect;
+use crate::{error::PostgresUrlError, table_names::TableNames};
+
+/// Without the feature `tls` no connection is encrypted.
+#[cfg(not(feature = "tls"))]
+pub(crate) use tokio_postgres::NoTls as MakeRustlsConnect;
 
 /// The URL parameters of Semel.
 const SEMEL_PARAMETERS: [&str; 8] = [
@@ -251,11 +257,18 @@ impl Options {
         if self.config.get_ssl_mode() == SslMode::Disable {
             return Ok(None);
         }
+        #[cfg(not(feature = "tls"))]
+        return match self.config.get_ssl_mode() {
+            SslMode::Disable | SslMode::Prefer => Ok(None),
+            _ => Err(PostgresUrlError("TLS needs the feature `tls` of semel-postgres".to_owned())),
+        };
+        #[cfg(feature = "tls")]
         let tls = if self.verify {
             MakeRustlsConnect::verified(self.root_certificates.as_deref())
         } else {
             MakeRustlsConnect::unverified()
         };
+        #[cfg(feature = "tls")]
         tls.map(Some).map_err(PostgresUrlError)
     }
 

@@ -128,7 +128,7 @@ pub(crate) fn record(row: &Row) -> Result<Option<(Record, StoreTime)>, StoreErro
     let Some(state) = column::<Option<&str>>(row, 10, "a state")? else { return Ok(None) };
     let millis = |number: i64| Duration::from_millis(u64::try_from(number).unwrap_or(0));
     let owner = OwnerToken::from_bytes(column::<Digest>(row, 9, "an owner")?.0);
-    let by = Claimant { fence: fence(row, 1)?, owner };
+    let by = Claimant::new(fence(row, 1)?, owner);
     let claimed_at = column::<TimestampMillis>(row, 6, "claimed_at")?.0;
     let mut record = Record::new(by, claimed_at, self::state(row, state)?);
     record.fingerprint = match column::<Option<&[u8]>>(row, 2, "a fingerprint")? {

@@ -31,10 +31,9 @@ use crate::{
     error::{PostgresUrlError, store_error},
     hosts,
     meta::{self, StoreMeta},
-    options::{self, Options},
+    options::{self, MakeRustlsConnect, Options},
     statements::{SqlStatements, StatementKind},
     timeline::{Timeline, TimelineHistory},
-    tls::MakeRustlsConnect,
 };
 
 /// The settings of every dedicated session. Plans are made once and use the primary key, however

@@ -212,7 +212,7 @@ impl Store for PostgresStore {
         loop {
             let slice = SWEEP_SLICE.min(limit.saturating_sub(swept.done));
             let batch = self.send(|reply| BackgroundTask::Sweep(slice, reply)).await?;
-            swept = Batch { done: swept.done.saturating_add(batch.done), more: batch.more };
+            swept = Batch::new(swept.done.saturating_add(batch.done), batch.more);
             if !swept.more || swept.done >= limit {
                 return Ok(swept);
             }

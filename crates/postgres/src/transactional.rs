@@ -34,20 +34,18 @@
 //!
 //! # How it works
 //!
-//! The message that begins an operation takes an advisory lock, which stands for scope, caller and
-//! key, and then looks up the record, by separate statements. An operation that does not get the
-//! lock waits without a connection. The lock ends with the transaction. The message that commits
-//! inserts the row. Its primary key makes a second one impossible, even for a program that ignores
-//! the lock.
+//! An operation begins with three statements that are sent together: BEGIN, one that tries an
+//! advisory lock, which stands for scope, caller and key, and one that reads the record. An
+//! operation that does not get the lock waits without a connection. The lock ends with the
+//! transaction. The record and COMMIT are sent together too. The primary key of the row makes a
+//! second one impossible, even for a program that ignores the lock.
 //!
-//! So an operation takes no more round trips than the same transaction without a record. Both
-//! messages execute statements that are prepared once on each connection, under names that begin
-//! with `semel_transactional_`. If these were deallocated, by `DISCARD ALL` or behind a pooler, the
-//! next operation prepares them again when it begins; an operation must not deallocate them itself.
-//! All other statements, for example of a replay, are unnamed.
-//!
-//! While more operations wait than the pool has connections,
-//! [`PgDatabase::with_connection_handoff`] saves each of them one of these round trips.
+//! So an operation takes no more round trips than the same transaction without a record. Its
+//! statements are prepared once on each connection, in the cache that
+//! [`prepare_cached`](deadpool_postgres::ClientWrapper::prepare_cached) uses. If they were
+//! deallocated, by `DISCARD ALL` for example, the next operation prepares them again when it
+//! begins; an operation must not deallocate them itself. Through a pooler in transaction mode, use
+//! [`PgDatabase::with_unnamed_statements`].
 //!
 //! # Limits
 //!
@@ -55,9 +53,6 @@
 //!   every other user of the connection pool.
 //! - A transaction that fails at its commit, by a deferred constraint or a serialization failure,
 //!   is rolled back. Its client is informed that the outcome was not recorded; a retry runs again.
-//! - The text of the message that commits contains the key and an answer of up to 4 KiB. Everyone
-//!   who may see this role's queries sees them (`pg_stat_activity`), and the server logs them if
-//!   the insert fails, unless `log_min_error_statement` is higher.
 //! - The table is looked up once, by its unqualified name in the `search_path` of a connection. If
 //!   it is moved to another schema, restart the program. An operation may change its `search_path`.
 //!   Inside a transaction of your own, a path that leads to another table makes the insert fail: no
@@ -73,9 +68,8 @@
 //!   need a key of their own: [`Lease::key_for`](semel::Lease::key_for).
 
 mod database;
-mod handoff_queue;
+mod pipeline;
 mod row;
-mod simple_query;
 mod statements;
 mod transaction;
 mod user_transaction;
@@ -85,4 +79,4 @@ pub use transaction::PgTransaction;
 pub use user_transaction::PgUserTransaction;
 
 /// The script that creates the table, for a migration of your own. It may be run again.
-pub const TABLE: &str = include_str!("transactional/table.sql");
+pub const TABLE: &str = semel::transactional::sql::postgres::TABLE;

@@ -3,28 +3,46 @@
 //! It is separate from the tests in `transactional`, because some of those measure time.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
+use std::sync::LazyLock;
+
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, Pool};
 use semel::{OperationError, transactional::TransactionalStore};
 use semel_postgres::transactional::{PgDatabase, PgTransaction, PgUserTransaction, create_table};
 use semel_testkit::{
-    servers,
+    servers::{self, PgBouncer},
     transactional::{TransactionalFixture, UserTransactionFixture},
 };
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config, NoTls, types::Type};
+
+/// How operations reach the database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Connection {
+    Direct,
+    /// By statements without a name.
+    Unnamed,
+    /// The same through a pooler in transaction mode.
+    Pooler,
+}
+
+/// One for all cases.
+static POOLER: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(servers::postgres()));
 
 /// A database of its own for each case.
 struct Shop {
     config: Config,
-    /// Whether operations hand off their connections.
-    hands_off: bool,
+    connection: Connection,
 }
 
 impl Shop {
-    async fn new(hands_off: bool) -> Self {
+    async fn new(connection: Connection) -> Self {
         let server = servers::postgres();
-        let config = server.url(&server.fresh_database()).parse().unwrap();
-        let shop = Self { config, hands_off };
+        let database = server.fresh_database();
+        let url = match connection {
+            Connection::Direct | Connection::Unnamed => server.url(&database),
+            Connection::Pooler => POOLER.url(&database),
+        };
+        let shop = Self { config: url.parse().unwrap(), connection };
         create_table(&shop.pool()).await.unwrap();
         let table = "CREATE TABLE business (text text COLLATE \"C\" NOT NULL)";
         shop.connect().await.batch_execute(table).await.unwrap();
@@ -43,7 +61,7 @@ impl Shop {
 
     async fn committed(&self) -> Vec<String> {
         let query = "SELECT text FROM business ORDER BY text";
-        let rows = self.connect().await.query(query, &[]).await.unwrap();
+        let rows = self.connect().await.query_typed(query, &[]).await.unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     }
 }
@@ -56,11 +74,14 @@ impl TransactionalFixture for Shop {
 
     async fn store(&self) -> TransactionalStore<PgDatabase> {
         let database = PgDatabase::new(self.pool());
-        if self.hands_off { database.with_connection_handoff().store() } else { database.store() }
+        match self.connection {
+            Connection::Direct => database.store(),
+            Connection::Unnamed | Connection::Pooler => database.with_unnamed_statements().store(),
+        }
     }
 
     async fn write(transaction: &mut PgTransaction, text: &str) {
-        transaction.execute(INSERT, &[&text]).await.unwrap();
+        transaction.execute_typed(INSERT, &[(&text, Type::TEXT)]).await.unwrap();
     }
 
     async fn commit_behind(transaction: &mut PgTransaction) {
@@ -91,11 +112,12 @@ impl UserTransactionFixture for Shop {
     }
 
     async fn write(user_transaction: &mut Self::UserTransaction<'_>, text: &str) {
-        user_transaction.execute(INSERT, &[&text]).await.unwrap();
+        user_transaction.execute_typed(INSERT, &[(&text, Type::TEXT)]).await.unwrap();
     }
 
     async fn fail(user_transaction: &mut Self::UserTransaction<'_>) -> OperationError {
-        user_transaction.execute(INSERT, &[&None::<&str>]).await.unwrap_err().into()
+        let none = None::<&str>;
+        user_transaction.execute_typed(INSERT, &[(&none, Type::TEXT)]).await.unwrap_err().into()
     }
 
     async fn rows(&self) -> Vec<String> {
@@ -103,15 +125,23 @@ impl UserTransactionFixture for Shop {
     }
 }
 
-mod without_handoff {
-    use super::Shop;
+mod direct {
+    use super::{Connection, Shop};
 
-    semel_testkit::transactional!(Shop::new(false).await);
+    semel_testkit::transactional!(Shop::new(Connection::Direct).await);
 }
 
-mod with_handoff {
-    use super::Shop;
+mod unnamed {
+    use super::{Connection, Shop};
 
-    semel_testkit::transactional!(Shop::new(true).await);
+    semel_testkit::transactional!(Shop::new(Connection::Unnamed).await);
 }
-semel_testkit::in_transaction!(Shop::new(false).await);
+
+mod through_a_pooler {
+    use super::{Connection, Shop};
+
+    semel_testkit::transactional!(Shop::new(Connection::Pooler).await);
+    semel_testkit::in_transaction!(Shop::new(Connection::Pooler).await);
+}
+
+semel_testkit::in_transaction!(Shop::new(Connection::Direct).await);

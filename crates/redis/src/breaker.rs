@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_when_more_than_half_of_the_replies_are_slow() {
+    fn the_breaker_opens_when_more_than_half_of_the_replies_are_slow() {
         assert!(!opens(0));
         assert!(!opens(4));
         assert!(opens(6));

@@ -83,7 +83,7 @@ mod tests {
 
     /// The owner of [`claim`].
     fn by(number: u64) -> Claimant {
-        Claimant { fence: fence(number), owner: OwnerToken::from_bytes([0; 16]) }
+        Claimant::new(fence(number), OwnerToken::from_bytes([0; 16]))
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
         let grants = Grants::default();
         grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
         assert!(grants.take(by(5 + SLOTS as u64)).is_none());
-        let other = Claimant { owner: OwnerToken::from_bytes([1; 16]), ..by(5) };
+        let other = Claimant::new(fence(5), OwnerToken::from_bytes([1; 16]));
         assert!(grants.take(other).is_none(), "the fence was issued again to another owner");
         assert!(grants.take(by(5)).is_some());
         assert!(grants.take(by(5)).is_none());

@@ -1,10 +1,9 @@
 //! The connection options of Redis, from a URL.
 
-use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use redis::{Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, TlsCertificates};
+use redis::{Client, ConnectionInfo, ProtocolVersion};
 use semel_core::{StoreError, StoreErrorKind};
-use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 use crate::clock::EntryClock;
 
@@ -119,23 +118,29 @@ impl Options {
             let message = format!("invalid cache options: {error}");
             StoreError::new(StoreErrorKind::Unavailable, message)
         };
-        if !matches!(self.address.addr(), ConnectionAddr::TcpTls { .. }) {
-            return Client::open(self.address.clone()).map_err(wrong);
+        #[cfg(feature = "tls")]
+        if matches!(self.address.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            let certificates =
+                redis::TlsCertificates { client_tls: None, root_cert: self.root_certificate()? };
+            return Client::build_with_tls(self.address.clone(), certificates).map_err(wrong);
         }
+        Client::open(self.address.clone()).map_err(wrong)
+    }
+
+    #[cfg(feature = "tls")]
+    fn root_certificate(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
+
         if CryptoProvider::get_default().is_none() {
             // The client requires a process-wide provider. If two threads install one at once, one
             // of them fails, which is fine.
             let _ = aws_lc_rs::default_provider().install_default();
         }
-        let root_cert = match &self.authority {
-            None => None,
-            Some(path) => Some(fs::read(path).map_err(|error| {
-                let message = format!("the authority in {} cannot be read", path.display());
-                StoreError::new(StoreErrorKind::Unavailable, message).because(error)
-            })?),
-        };
-        let certificates = TlsCertificates { client_tls: None, root_cert };
-        Client::build_with_tls(self.address.clone(), certificates).map_err(wrong)
+        let Some(path) = &self.authority else { return Ok(None) };
+        std::fs::read(path).map(Some).map_err(|error| {
+            let message = format!("the authority in {} cannot be read", path.display());
+            StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+        })
     }
 }
 

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counts_once_the_store_was_not_heard_of_for_a_second() {
+    fn a_cached_answer_is_not_trusted_a_second_after_the_last_epoch() {
         let cache = filled();
         assert!(hits(&cache, 999));
         assert!(!hits(&cache, 1000));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_no_more_bytes_than_it_may() {
+    fn the_cache_stays_within_its_byte_limit() {
         let cache = Cache::new(1 << 20);
         cache.set_epoch(Epoch(0), at(0));
         for number in 0..10_000 {

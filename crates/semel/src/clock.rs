@@ -119,7 +119,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_counts_what_tokio_counts_and_what_the_machine_slept() {
+    async fn the_engine_clock_includes_suspended_time() {
         let hour = Duration::from_secs(3600);
         suspend(hour);
         let clock = EngineClock::new();

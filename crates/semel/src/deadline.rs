@@ -39,7 +39,7 @@ impl Deadline {
     }
 
     /// Waits until it has passed.
-    pub(crate) async fn wait(self) {
+    pub async fn wait(self) {
         // A timer that was started before a suspend fires late, and never early.
         self.clock.sleep_until(Some(self.at)).await;
     }

@@ -1,9 +1,12 @@
 //! The engine's public interface: its builder, and where an operation begins.
 
 mod drive;
+mod look_up;
 mod maintenance;
 mod observe;
+mod operation;
 mod pending;
+mod remote;
 mod renewals;
 mod unsettled;
 mod watches;
@@ -18,26 +21,26 @@ use std::{
 };
 
 use semel_core::{
-    About, Action, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName,
-    OwnerToken, Plan, Policy, Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError,
-    StoreErrorKind,
+    About, Action, Caller, Captured, Claim, Fingerprint, Flow, NodeName, OwnerToken, Plan, Policy,
+    Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
-pub use self::pending::Pending;
+pub use self::remote::{RemoteClaim, RemoteFinish};
 use self::{
-    drive::{Driver, Execute},
-    maintenance::Maintenance,
-    observe::Unrecorded,
-    renewals::Renewals,
-    unsettled::UnsettledClaims,
-    watches::Watches,
+    drive::Driver, maintenance::Maintenance, observe::Unrecorded, operation::ClientOperation,
+    renewals::Renewals, unsettled::UnsettledClaims, watches::Watches,
+};
+pub use self::{
+    operation::{ExecutionOutput, RestOfExecution},
+    pending::{OperationReply, OwnExecution, Pending, RecordedReply},
 };
 use crate::{
     Lease,
     arrivals::{Arrival, Arrivals, Sender},
     breaker::{ProvesWrite, StoreBreaker},
     cache::Cache,
+    caller_changes::CallerChanges,
     clock::EngineClock,
     deadline::Deadline,
     flights::{FlightResult, Flights, JoinResult},
@@ -61,6 +64,8 @@ pub struct BeginRequest {
     pub fingerprint: Fingerprint,
     /// The policy of its route.
     pub policy: Arc<Policy>,
+    /// Who sent the request: quotas of anonymous callers count by its address.
+    pub sender: Sender,
     /// A description for operators.
     pub about: About,
     /// Values that the route captured from the request.
@@ -77,8 +82,16 @@ impl BeginRequest {
     /// An operation without a description or former identities.
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
-        let (about, captured) = (About::default(), Captured::default());
-        Self { id, fingerprint, policy, about, captured, deadline: None, former: Vec::new() }
+        Self {
+            id,
+            fingerprint,
+            policy,
+            sender: Sender::default(),
+            about: About::default(),
+            captured: Captured::default(),
+            deadline: None,
+            former: Vec::new(),
+        }
     }
 
     pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
@@ -127,6 +140,7 @@ pub(crate) struct EngineState {
     /// Limits observed operations apart from guarded ones.
     pub(crate) observed: Arc<Limiter>,
     pub(crate) quota: QuotaTracker,
+    pub(crate) caller_changes: CallerChanges,
     /// Observed operations that have ended and are not yet recorded.
     pub(crate) unrecorded: Unrecorded,
     pub(crate) maintenance: Maintenance,
@@ -235,6 +249,7 @@ impl Builder {
             arrivals: Arc::new(Arrivals::new(self.limits.in_flight)),
             observed: Arc::new(Limiter::new(self.limits)),
             quota: QuotaTracker::new(self.quotas),
+            caller_changes: CallerChanges::new(),
             unrecorded: Unrecorded::default(),
             maintenance: Maintenance::default(),
             upkeep: self.upkeep,
@@ -390,15 +405,19 @@ impl Semel {
     /// case the lease has no fence; if the claim turns out to be granted, the result is recorded
     /// all the same.
     ///
+    /// Beside the result for the record, the operation may return a value for this request alone:
+    /// see [`ExecutionOutput`].
+    ///
     /// An operation may block its thread if the runtime has another one, which renews the lease.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn begin<E, F>(&self, operation: BeginRequest, execute: E) -> Pending
+    pub fn begin<T, E, F>(&self, operation: BeginRequest, execute: E) -> Pending<T>
     where
+        T: Send + 'static,
         E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = ExecutionResult> + Send + 'static,
+        F: Future<Output = ExecutionOutput<T>> + Send + 'static,
     {
         self.start_maintenance();
         let shared = &self.shared;
@@ -434,12 +453,12 @@ impl Semel {
             return Pending::ready(reply);
         };
         let (reply_tx, reply_rx) = oneshot::channel();
-        let owner = Pending::owner(reply_rx, shared, &operation);
-        let driver =
-            Driver::new(Arc::clone(shared), operation, plan, flight, permit, reply_tx, now);
-        let execute: Execute = Box::new(move |lease| Box::pin(execute(lease)));
-        tokio::spawn(Box::new(driver).run(execute));
-        owner
+        let lease = Lease::new(operation.id.clone(), shared.clock, deadline);
+        let pending = Pending::owner(reply_rx, shared, lease.clone());
+        let driver = Driver::new(Arc::clone(shared), operation, plan, lease, flight, permit, now);
+        let execution = Box::pin(ClientOperation::new(execute, reply_tx));
+        tokio::spawn(Box::new(driver).run(execution));
+        pending
     }
 
     /// The deadline of a request that has this much time left.

@@ -24,6 +24,8 @@ struct LeaseState {
     id: RecordId,
     /// The grant and the owner token.
     grant: OnceLock<(Grant, OwnerToken)>,
+    /// Whether the operation was called.
+    begun: AtomicBool,
     lost: AtomicBool,
     clock: EngineClock,
     /// When the owner stops relying on the lease, in milliseconds of the clock.
@@ -35,8 +37,24 @@ struct LeaseState {
 impl Lease {
     /// A lease without a grant.
     pub(crate) fn new(id: RecordId, clock: EngineClock, deadline: Option<Deadline>) -> Self {
-        let (grant, lost, until) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(LeaseState { id, grant, lost, clock, until, deadline }))
+        Self(Arc::new(LeaseState {
+            id,
+            grant: OnceLock::new(),
+            begun: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            clock,
+            until: AtomicU64::new(0),
+            deadline,
+        }))
+    }
+
+    /// The operation is called.
+    pub(crate) fn begin(&self) {
+        self.0.begun.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.begun.load(Ordering::Relaxed)
     }
 
     /// The store granted the claim of this owner.
@@ -120,7 +138,7 @@ impl Lease {
 
     /// The identity that writes to the record; `None` without a grant.
     pub(crate) fn claimant(&self) -> Option<Claimant> {
-        self.0.grant.get().map(|(grant, owner)| Claimant { fence: grant.fence, owner: *owner })
+        self.0.grant.get().map(|(grant, owner)| Claimant::new(grant.fence, *owner))
     }
 
     pub(crate) fn mark_lost(&self) {
@@ -157,7 +175,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        BeginRequest, MemoryStore, Semel,
+        BeginRequest, ExecutionOutput, MemoryStore, Semel,
         clock::tests::{SUSPENDED, suspend},
     };
 
@@ -172,6 +190,21 @@ mod tests {
         let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
         let on_unknown = OnUnknown::Rerun;
         BeginRequest::new(id(), fingerprint, Arc::new(Policy { on_unknown, ..Policy::default() }))
+    }
+
+    fn begin<F>(
+        semel: &Semel,
+        operation: BeginRequest,
+        execute: impl FnOnce(Lease) -> F + Send + 'static,
+    ) -> impl Future<Output = Reply>
+    where
+        F: Future<Output = ExecutionResult> + Send + 'static,
+    {
+        let execute = |lease| {
+            let end = execute(lease);
+            async { ExecutionOutput::from(end.await) }
+        };
+        semel.begin(operation, execute).reply()
     }
 
     fn completed() -> ExecutionResult {
@@ -196,7 +229,7 @@ mod tests {
         let semel = Semel::builder(store.clone()).upkeep(false).build();
         let mut operation = operation();
         operation.deadline = Some(semel.deadline_in(Duration::from_secs(1)));
-        let pending = semel.begin(operation, |lease: Lease| async move {
+        let pending = begin(&semel, operation, |lease: Lease| async move {
             assert!(lease.may_begin());
             // Connecting takes longer than the client waits.
             sleep(Duration::from_secs(2)).await;
@@ -218,7 +251,7 @@ mod tests {
             semel.start_maintenance();
             sleep(Duration::from_millis(10)).await;
             asleep.store(seconds, Ordering::SeqCst);
-            let pending = semel.begin(operation(), move |lease: Lease| async move {
+            let pending = begin(&semel, operation(), move |lease: Lease| async move {
                 assert!(lease.may_begin());
                 let seen = store.get(&id()).await.unwrap().unwrap();
                 let StateView::InFlight { lease_left: left } = seen.state else {
@@ -240,7 +273,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_owner_looks_once_more_before_it_begins() {
         let semel = Semel::new(store(&Arc::default()));
-        let reply = semel.begin(operation(), |lease: Lease| async move {
+        let reply = begin(&semel, operation(), |lease: Lease| async move {
             assert!(lease.may_begin());
             // However long it takes to connect: the lease is renewed.
             sleep(LEASE * 10).await;
@@ -262,8 +295,8 @@ mod tests {
         let semel = Semel::new(store.clone());
         semel.start_maintenance();
         sleep(Duration::from_secs(1)).await;
-        let begin = || semel.begin(operation(), |_| async { completed() });
-        assert_eq!(begin().await, Reply::Ran(Answer::not_retained(200)));
+        let reply = begin(&semel, operation(), |_| async { completed() });
+        assert_eq!(reply.await, Reply::Ran(Answer::not_retained(200)));
         let now = || semel.shared.clock.now();
         let known = |from| semel.shared.cache.get(&id(), operation().fingerprint, from, now());
         assert!(known(crate::ReplaySource::Cache).is_some());

@@ -82,6 +82,7 @@
 mod arrivals;
 mod breaker;
 mod cache;
+mod caller_changes;
 mod clock;
 mod deadline;
 mod engine;
@@ -95,11 +96,17 @@ pub mod once;
 mod owners;
 mod per_caller;
 mod quota;
+#[cfg(feature = "transactional")]
 pub mod transactional;
+
+use std::time::Duration;
 
 pub use arrivals::{Arrival, Sender};
 pub use deadline::Deadline;
-pub use engine::{Admission, BeginRequest, Builder, Pending, Semel};
+pub use engine::{
+    Admission, BeginRequest, Builder, ExecutionOutput, OperationReply, OwnExecution, Pending,
+    RecordedReply, RemoteClaim, RemoteFinish, RestOfExecution, Semel,
+};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{
@@ -109,3 +116,7 @@ pub use once::{Once, OnceError, OnceErrorKind, OperationError, Outcome};
 pub use quota::{QuotaUsage, Quotas};
 pub use semel_core as core;
 pub use semel_core::{Caller, Fence, Key, OnUnknown, Policy, Scope};
+
+/// The default retention of a message or an event: longer than senders retry. Standard Webhooks and
+/// Stripe retry for three days.
+pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);

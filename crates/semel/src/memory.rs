@@ -149,7 +149,7 @@ impl MemoryState {
         for (id, change) in changes {
             self.apply(&id, change);
         }
-        Batch { done, more }
+        Batch::new(done, more)
     }
 }
 

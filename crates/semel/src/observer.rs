@@ -93,6 +93,10 @@ pub enum EventKind<'a> {
     Panicked(Fence),
     /// The operation failed with an error, which counts as an unknown outcome.
     Failed(&'a (dyn Error + 'static)),
+    /// The operation begins, although the same request, with the same scope and key, began under
+    /// another caller in the last minutes. If they are one client, its credential has changed
+    /// between attempts, and the operation runs twice.
+    CallerChanged,
     /// A service reported success but declared in `Idempotency-Outcome` that nothing happened. The
     /// outcome counts as unknown.
     OutcomeContradicted {

@@ -98,6 +98,7 @@
 //! Once polled, the operation runs in a task of its own: dropping the call's future, by a timeout
 //! for example, does not cancel it, and a repeat gets its value.
 
+#[cfg(feature = "transactional")]
 pub(crate) mod end;
 mod error;
 mod failure_cause;
@@ -119,8 +120,7 @@ use semel_core::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{BeginRequest, Lease, Semel};
-use reply::RunSlot;
+use crate::{BeginRequest, ExecutionOutput, Lease, OperationReply, Semel};
 
 pub use error::{OnceError, OnceErrorKind};
 pub use failure_cause::FailureCause;
@@ -147,7 +147,7 @@ impl Semel {
             scope: Scope::new(scope),
             caller,
             key,
-            fingerprint: Ok(Fingerprint::of_parts(DOMAIN, &[])),
+            fingerprint: Ok(no_fingerprint()),
             policy: Arc::clone(&DEFAULT),
         }
     }
@@ -256,17 +256,17 @@ impl Once {
         let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
         let id = RecordId::new(scope, caller, key);
         let wanted = BeginRequest::new(id, fingerprint?, Arc::clone(&policy));
-        let slot = RunSlot::new();
-        let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
+        let on_unknown = policy.on_unknown;
         let pending = semel.begin(wanted, move |lease: Lease| async move {
-            theirs.put(lease.clone(), None);
-            let end = operation(lease.clone()).await;
-            let ended = reply::execution_result(&end, &policy);
-            theirs.put(lease, Some(end));
-            ended
+            let end = operation(lease).await;
+            ExecutionOutput::Ended(reply::execution_result(&end, &policy), Some(end))
         });
-        let reply = pending.await;
-        reply::outcome(reply, slot.take(), on_unknown)
+        match pending.await {
+            OperationReply::Replied(reply, run) => reply::outcome(reply, run, on_unknown),
+            OperationReply::Early { recorded, .. } => {
+                reply::outcome(recorded.await, None, on_unknown)
+            }
+        }
     }
 }
 
@@ -304,6 +304,24 @@ impl fmt::Debug for Once {
 pub fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
     let kind = OnceErrorKind::Fingerprint;
     let json = serde_json::to_vec(meaning).map_err(|error| OnceError::because(kind, error))?;
-    let text = canonical::json_text(&json).map_err(|error| OnceError::because(kind, error))?;
+    fingerprint_of_json(&json)
+}
+
+/// The fingerprint that `once` computes for the value that this JSON document describes. For
+/// fronts.
+///
+/// # Errors
+///
+/// If the document is not JSON, or names a member twice.
+pub fn fingerprint_of_json(json: &[u8]) -> Result<Fingerprint, OnceError> {
+    let kind = OnceErrorKind::Fingerprint;
+    let text = canonical::json_text(json).map_err(|error| OnceError::because(kind, error))?;
     Ok(Fingerprint::of_parts(DOMAIN, &[&text]))
+}
+
+/// The fingerprint of a `once` call without [one](Once::fingerprint): the key alone identifies the
+/// operation. For fronts.
+#[must_use]
+pub fn no_fingerprint() -> Fingerprint {
+    Fingerprint::of_parts(DOMAIN, &[])
 }

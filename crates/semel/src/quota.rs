@@ -1,22 +1,27 @@
-//! Quotas: how many records may exist in total and per caller of a scope, and how many bytes the
-//! store may hold.
+//! Quotas: how many records and bytes the store may hold, in total and per caller of a scope.
 //!
 //! The store's usage is measured every few seconds, so that admission needs no store call. The
 //! records of a caller are counted in this process, as its operations end: other processes count
 //! their own, and a restart begins at zero. A count is never too high for long, so that no caller
 //! is refused because of others; it may be too low.
-//! Anonymous requests share no caller, so only the quotas of the store apply to them.
+//! Anonymous requests share no caller: only their held records have a quota, by the address that
+//! sent them.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use semel_core::{
-    Claim, Problem, ProcessTime, RELEASED_RETENTION_MAX, RecordAction, Release, Usage,
+    Caller, Claim, Problem, ProcessTime, RELEASED_RETENTION_MAX, RecordAction, Release, Scope,
+    Usage,
 };
 
-use crate::per_caller::{CallerMap, PerCaller, ScopedCaller, ScopedCallerRef, lock};
+use crate::per_caller::{CallerMap, PerCaller, ScopedCallerRef, lock};
 
 /// How many callers a shard counts. When it is full, those with the fewest records are dropped.
 const CALLERS_MAX: usize = 4096;
@@ -26,6 +31,9 @@ const STEPS: u64 = 16;
 
 /// The maximum number of steps of one caller, over all its retentions.
 const STEPS_MAX: usize = 64;
+
+/// Bytes that a record counts besides its answer.
+const ANSWERLESS_BYTES: u64 = 256;
 
 /// At most this part of a small file system is kept free.
 const DISK_PART: u64 = 20;
@@ -44,9 +52,13 @@ pub struct Quotas {
     /// it, new keys of the caller are refused with `too-many-records`. Anonymous callers have no
     /// such quota.
     pub records_per_caller: u64,
+    /// Bytes of these records: their answers, and 256 bytes for each. Above it, new keys of the
+    /// caller are refused with `too-many-records`.
+    pub bytes_per_caller: u64,
     /// Held records of one caller in one scope. Above it, new keys of the caller are refused with
     /// `too-many-records`. Counts what this process held, and what
-    /// [`Semel::set_held`](crate::Semel::set_held) reports.
+    /// [`Semel::set_held`](crate::Semel::set_held) reports. Anonymous requests are counted by the
+    /// address of their [`Sender`](crate::Sender), and only what this process held.
     pub held_per_caller: u64,
 }
 
@@ -57,6 +69,7 @@ impl Default for Quotas {
             store_bytes: u64::MAX,
             disk_free_min: 0,
             records_per_caller: u64::MAX,
+            bytes_per_caller: u64::MAX,
             held_per_caller: u64::MAX,
         }
     }
@@ -76,7 +89,9 @@ impl Quotas {
     }
 
     const fn has_caller_limit(&self) -> bool {
-        self.records_per_caller != u64::MAX || self.held_per_caller != u64::MAX
+        self.records_per_caller != u64::MAX
+            || self.bytes_per_caller != u64::MAX
+            || self.held_per_caller != u64::MAX
     }
 }
 
@@ -88,7 +103,9 @@ pub struct QuotaUsage {
     pub store: Usage,
     /// Records of the caller that has the most.
     pub caller_records: u64,
-    /// Held records of the caller that has the most.
+    /// Bytes of the records of the caller that has the most.
+    pub caller_bytes: u64,
+    /// Held records of the caller, or anonymous address, that has the most.
     pub caller_held: u64,
 }
 
@@ -99,6 +116,8 @@ pub(crate) struct QuotaTracker {
     usage: Mutex<QuotaUsage>,
     full: AtomicBool,
     callers: PerCaller<CallerCount>,
+    /// Anonymous requests, by scope and address. Names of callers are not in this map.
+    addresses: PerCaller<CallerCount>,
 }
 
 /// The counts of one caller.
@@ -106,8 +125,17 @@ pub(crate) struct QuotaTracker {
 struct CallerCount {
     held: u64,
     records: u64,
-    /// The number of expiring records by expiry, in seconds of the process's clock.
-    expiring: Vec<(u64, u64)>,
+    bytes: u64,
+    expiring: Vec<ExpiringRecords>,
+}
+
+/// Records that expire at the same time.
+#[derive(Debug)]
+struct ExpiringRecords {
+    /// In seconds of the process's clock.
+    at: u64,
+    records: u64,
+    bytes: u64,
 }
 
 impl QuotaTracker {
@@ -117,6 +145,7 @@ impl QuotaTracker {
             usage: Mutex::default(),
             full: AtomicBool::new(false),
             callers: PerCaller::new(),
+            addresses: PerCaller::new(),
         }
     }
 
@@ -129,19 +158,39 @@ impl QuotaTracker {
     }
 
     /// The problem with which a new record of this caller is refused; `None` if it fits.
-    pub(crate) fn refuses(&self, caller: ScopedCallerRef<'_>, now: ProcessTime) -> Option<Problem> {
-        if self.limits.has_caller_limit()
-            && !caller.caller.is_anonymous()
-            && let Some(count) = self.callers.shard(caller).get_mut(&caller)
-        {
-            count.expire(seconds(now));
-            if count.records >= self.limits.records_per_caller
-                || count.held >= self.limits.held_per_caller
-            {
-                return Some(Problem::TooManyRecords);
-            }
+    pub(crate) fn refuses(
+        &self,
+        caller: ScopedCallerRef<'_>,
+        peer: Option<IpAddr>,
+        now: ProcessTime,
+    ) -> Option<Problem> {
+        let is_over = self.limits.has_caller_limit()
+            && match (caller.caller.is_anonymous(), peer) {
+                (false, _) => self.is_over(&self.callers, caller, now),
+                (true, Some(peer)) => {
+                    let address = ScopedCallerRef { caller: &address(peer), ..caller };
+                    self.is_over(&self.addresses, address, now)
+                }
+                (true, None) => false,
+            };
+        if is_over {
+            return Some(Problem::TooManyRecords);
         }
         self.full.load(Ordering::Relaxed).then_some(Problem::StoreFull)
+    }
+
+    fn is_over(
+        &self,
+        counts: &PerCaller<CallerCount>,
+        caller: ScopedCallerRef<'_>,
+        now: ProcessTime,
+    ) -> bool {
+        counts.shard(caller).get_mut(&caller).is_some_and(|count| {
+            count.expire(seconds(now));
+            count.records >= self.limits.records_per_caller
+                || count.bytes >= self.limits.bytes_per_caller
+                || count.held >= self.limits.held_per_caller
+        })
     }
 
     /// Counts the record of an execution that ended. A record that an earlier attempt left is
@@ -149,11 +198,21 @@ impl QuotaTracker {
     pub(crate) fn count(
         &self,
         claim: &Claim,
+        peer: Option<IpAddr>,
         action: &RecordAction,
         attempt: u32,
         now: ProcessTime,
     ) {
-        if !self.limits.has_caller_limit() || claim.id.caller.is_anonymous() {
+        if !self.limits.has_caller_limit() {
+            return;
+        }
+        let (caller, is_held) =
+            (ScopedCallerRef::of(&claim.id), matches!(action, RecordAction::Hold));
+        if caller.caller.is_anonymous() {
+            if let Some(peer) = peer.filter(|_| is_held) {
+                let address = ScopedCallerRef { caller: &address(peer), ..caller };
+                change(&self.addresses, address, now, |count| count.hold());
+            }
             return;
         }
         let kept = match action {
@@ -165,36 +224,64 @@ impl QuotaTracker {
                 claim.retention.min(RELEASED_RETENTION_MAX)
             }
         };
-        let caller = ScopedCallerRef::of(&claim.id);
-        let mut counts = self.callers.shard(caller);
-        if counts.len() >= CALLERS_MAX && !counts.contains_key(&caller) {
-            evict_lightest(&mut counts, seconds(now));
-        }
-        let count = counts.entry((&caller).into()).or_default();
-        count.add(kept.as_secs(), seconds(now));
-        if matches!(action, RecordAction::Hold) {
-            count.held = count.held.saturating_add(1);
-        }
+        let answer = match action {
+            RecordAction::Complete(answer) => answer.as_bytes().len(),
+            RecordAction::Release(_) | RecordAction::Hold | RecordAction::Forget => 0,
+        };
+        let bytes = u64::try_from(answer).unwrap_or(u64::MAX).saturating_add(ANSWERLESS_BYTES);
+        change(&self.callers, caller, now, |count| {
+            count.add(kept.as_secs(), bytes, seconds(now));
+            if is_held {
+                count.hold();
+            }
+        });
     }
 
-    /// Replaces the number of held records of each caller.
+    /// Replaces the number of held records of each caller. Of anonymous ones only the number in a
+    /// scope is known: the counts of its addresses are reduced to that in proportion.
     pub(crate) fn set_held(&self, held: CallerMap<u64>) {
         for mut shard in self.callers.shards() {
             shard.values_mut().for_each(|count| count.held = 0);
         }
-        let named = |(key, _): &(ScopedCaller, u64)| !key.caller.is_anonymous();
-        for (caller, number) in held.into_iter().filter(named) {
-            self.callers.shard(caller.as_ref()).entry(caller).or_default().held = number;
+        let mut anonymous: HashMap<Scope, u64> = HashMap::new();
+        for (caller, number) in held {
+            if caller.caller.is_anonymous() {
+                anonymous.insert(caller.scope, number);
+            } else {
+                self.callers.shard(caller.as_ref()).entry(caller).or_default().held = number;
+            }
+        }
+        self.reduce_addresses(&anonymous);
+    }
+
+    fn reduce_addresses(&self, held: &HashMap<Scope, u64>) {
+        let mut counted: HashMap<Scope, u64> = HashMap::new();
+        for shard in self.addresses.shards() {
+            for (address, count) in shard.iter() {
+                let sum = counted.entry(address.scope.clone()).or_default();
+                *sum = sum.saturating_add(count.held);
+            }
+        }
+        for mut shard in self.addresses.shards() {
+            for (address, count) in shard.iter_mut() {
+                let held = held.get(&address.scope).copied().unwrap_or_default();
+                let counted = counted.get(&address.scope).copied().unwrap_or_default();
+                if held < counted {
+                    let part = u128::from(count.held) * u128::from(held) / u128::from(counted);
+                    count.held = u64::try_from(part).unwrap_or(u64::MAX);
+                }
+            }
         }
     }
 
     /// Stores the measured usage, and drops callers without records.
     pub(crate) fn set_usage(&self, store: Usage, now: ProcessTime) {
         let mut usage = QuotaUsage { store, ..QuotaUsage::default() };
-        for mut counts in self.callers.shards() {
+        for mut counts in self.callers.shards().chain(self.addresses.shards()) {
             drop_expired(&mut counts, seconds(now));
             for count in counts.values() {
                 usage.caller_records = usage.caller_records.max(count.records);
+                usage.caller_bytes = usage.caller_bytes.max(count.bytes);
                 usage.caller_held = usage.caller_held.max(count.held);
             }
         }
@@ -204,30 +291,39 @@ impl QuotaTracker {
 }
 
 impl CallerCount {
-    fn add(&mut self, kept: u64, now: u64) {
+    const fn hold(&mut self) {
+        self.held = self.held.saturating_add(1);
+    }
+
+    fn add(&mut self, kept: u64, bytes: u64, now: u64) {
         let step = (kept / STEPS).max(1);
         // Rounded down: a record that counts for too long would refuse a caller within its quota.
-        let expires = now.saturating_add(kept) / step * step;
-        if expires <= now {
+        let at = now.saturating_add(kept) / step * step;
+        if at <= now {
             return;
         }
-        self.records = self.records.saturating_add(1);
-        let full = self.expiring.len() >= STEPS_MAX;
+        let is_full = self.expiring.len() >= STEPS_MAX;
         let known = self.expiring.iter_mut().rev();
-        let mut known = known.filter(|(at, _)| *at == expires || (full && *at < expires));
+        let mut known = known.filter(|expiring| expiring.at == at || (is_full && expiring.at < at));
         match known.next() {
-            Some((_, number)) => *number = number.saturating_add(1),
-            None if full => self.records = self.records.saturating_sub(1),
-            None => self.expiring.push((expires, 1)),
+            Some(expiring) => {
+                expiring.records = expiring.records.saturating_add(1);
+                expiring.bytes = expiring.bytes.saturating_add(bytes);
+            }
+            None if is_full => return,
+            None => self.expiring.push(ExpiringRecords { at, records: 1, bytes }),
         }
+        self.records = self.records.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     fn expire(&mut self, now: u64) {
-        let records = &mut self.records;
-        self.expiring.retain(|(at, number)| {
-            let counts = *at > now;
+        let Self { records, bytes, .. } = self;
+        self.expiring.retain(|expiring| {
+            let counts = expiring.at > now;
             if !counts {
-                *records = records.saturating_sub(*number);
+                *records = records.saturating_sub(expiring.records);
+                *bytes = bytes.saturating_sub(expiring.bytes);
             }
             counts
         });
@@ -236,6 +332,25 @@ impl CallerCount {
     const fn total(&self) -> u64 {
         self.records.saturating_add(self.held)
     }
+}
+
+/// The name under which anonymous requests from this address are counted.
+fn address(peer: IpAddr) -> Caller {
+    Caller::new(&peer.to_string()).unwrap_or_else(|_| Caller::anonymous())
+}
+
+/// Changes the count of a caller, after making room for it.
+fn change(
+    callers: &PerCaller<CallerCount>,
+    caller: ScopedCallerRef<'_>,
+    now: ProcessTime,
+    act: impl FnOnce(&mut CallerCount),
+) {
+    let mut counts = callers.shard(caller);
+    if counts.len() >= CALLERS_MAX && !counts.contains_key(&caller) {
+        evict_lightest(&mut counts, seconds(now));
+    }
+    act(counts.entry((&caller).into()).or_default());
 }
 
 fn drop_expired(counts: &mut CallerMap<CallerCount>, now: u64) {

@@ -41,9 +41,9 @@ mod claim_files;
 mod database;
 mod in_transaction;
 mod open;
+#[doc(hidden)]
+pub mod sql;
 mod store;
-
-use std::time::Duration;
 
 pub use claim_files::{ClaimFile, ClaimFiles};
 pub use database::{BeginResult, Database, Entry, RecordLookup, Recorded, UserTransaction};
@@ -51,6 +51,4 @@ pub use in_transaction::InTransaction;
 pub use open::{NoTransaction, TransactionGuard};
 pub use store::TransactionalStore;
 
-/// The default retention of a message or an event: longer than senders retry. Standard Webhooks and
-/// Stripe retry for three days.
-pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+pub use crate::INBOX_RETENTION;

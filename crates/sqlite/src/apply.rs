@@ -135,7 +135,7 @@ impl StoreWriter {
             done += 1;
             self.write(&id, None, Some(&stored), change)?;
         }
-        Ok(SqliteReply::Batch(Batch { done, more: more || more_holds }))
+        Ok(SqliteReply::Batch(Batch::new(done, more || more_holds)))
     }
 
     /// Ends records that were held for longer than their route allows. Returns how many, and

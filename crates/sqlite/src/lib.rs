@@ -67,6 +67,7 @@ mod shared;
 mod store;
 mod sweep;
 mod tables;
+#[cfg(feature = "transactional")]
 pub mod transactional;
 mod wal;
 mod writer;

@@ -323,7 +323,7 @@ impl Store for SqliteStore {
         for _ in 0..=limit / SWEEP_SLICE * 2 {
             let slice = SWEEP_SLICE.min(limit.saturating_sub(swept.done));
             let batch = expect_reply!(self.write(SqliteCommand::Sweep(slice)).await?, Batch)?;
-            swept = Batch { done: swept.done.saturating_add(batch.done), more: batch.more };
+            swept = Batch::new(swept.done.saturating_add(batch.done), batch.more);
             if !swept.more || swept.done >= limit {
                 break;
             }

@@ -118,7 +118,7 @@ pub(crate) fn read(row: &Row<'_>) -> Result<Option<StoredRecord>> {
     let owner = row.get_ref(6)?.as_blob()?.try_into();
     let owner = OwnerToken::from_bytes(owner.map_err(|_| damaged("an owner token"))?);
     let fence = Fence::new(number(0, "a fence")?).ok_or_else(|| damaged("a fence"))?;
-    let mut record = Record::new(Claimant { fence, owner }, claimed_at, state);
+    let mut record = Record::new(Claimant::new(fence, owner), claimed_at, state);
     record.fingerprint = match row.get_ref(7)?.as_blob_or_null()? {
         None => None,
         Some(bytes) => Some(Fingerprint::try_from(bytes).map_err(|_| damaged("a fingerprint"))?),

@@ -70,4 +70,4 @@ pub use transaction::SqliteTransaction;
 pub use user_transaction::SqliteUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.
-pub const TABLE: &str = include_str!("transactional/table.sql");
+pub const TABLE: &str = semel::transactional::sql::sqlite::TABLE;

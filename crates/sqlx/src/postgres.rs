@@ -49,4 +49,4 @@ pub use database::{PgDatabase, PgTransaction, PgTransactionalStore, create_table
 pub use user_transaction::PgUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.
-pub const TABLE: &str = include_str!("postgres/table.sql");
+pub const TABLE: &str = semel::transactional::sql::postgres::TABLE;

@@ -62,4 +62,4 @@ pub use database::{SqliteDatabase, SqliteTransaction, SqliteTransactionalStore, 
 pub use user_transaction::SqliteUserTransaction;
 
 /// The SQL that creates the table, for a migration of your own. It can be run repeatedly.
-pub const TABLE: &str = include_str!("sqlite/table.sql");
+pub const TABLE: &str = semel::transactional::sql::sqlite::TABLE;

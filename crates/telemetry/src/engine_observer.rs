@@ -19,6 +19,9 @@ const UNIDENTIFIED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum time between two log lines about quotas.
 const QUOTA_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Minimum time between two log lines about requests that run again under another caller.
+const CALLER_CHANGED_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Counts and logs the events of the engine.
 #[derive(Debug)]
 pub struct EngineObserver {
@@ -27,6 +30,7 @@ pub struct EngineObserver {
     operation: LogThrottle,
     observed: LogThrottle,
     quota: LogThrottle,
+    caller_changed: LogThrottle,
     /// One throttle per scope with unidentified callers: at most as many as configured scopes.
     unidentified: Mutex<HashMap<Scope, LogThrottle>>,
 }
@@ -37,7 +41,8 @@ impl EngineObserver {
         let (store, operation, observed) =
             (LogThrottle::default(), LogThrottle::default(), LogThrottle::default());
         let (quota, unidentified) = (LogThrottle::every(QUOTA_LOG_INTERVAL), Mutex::default());
-        Self { metrics, store, operation, observed, quota, unidentified }
+        let caller_changed = LogThrottle::every(CALLER_CHANGED_LOG_INTERVAL);
+        Self { metrics, store, operation, observed, quota, caller_changed, unidentified }
     }
 
     /// Logs what an observing route would have done, if it differs from what was done.
@@ -114,6 +119,22 @@ impl EngineObserver {
                  identifies callers, such as caller = [{{ header = \"X-Merchant-Id\" }}]. A \
                  route with \"anonymous\" refuses a request that has a header or a query parameter \
                  that may name its sender; the answer says which",
+            );
+        }
+    }
+
+    /// Logs that a client's credential may have changed between attempts.
+    fn log_caller_changed(&self, event: &Event<'_>) {
+        if let Some(unlogged) = self.caller_changed.allow() {
+            let (scope, caller, key) = record_names(event);
+            tracing::warn!(
+                scope,
+                caller,
+                key,
+                unlogged,
+                "the same request with the same key came from another caller within minutes, and \
+                 runs again. If this is one client, its credential has changed between attempts: \
+                 use a caller rule that does not depend on the credential, such as jwt",
             );
         }
     }
@@ -201,6 +222,7 @@ impl Observer for EngineObserver {
             }
             EventKind::Refused(problem) => self.log_refusal(event, *problem),
             EventKind::Observed(would) => self.observed(event, *would),
+            EventKind::CallerChanged => self.log_caller_changed(event),
             EventKind::StoreFailed { .. }
             | EventKind::ClaimDropped
             | EventKind::Reaped { .. }

@@ -56,6 +56,7 @@ pub struct Metrics {
     streams_reset: AtomicU64,
     memory: OnceLock<MemoryBudget>,
     connections: AtomicI64,
+    streams: AtomicI64,
     tunnels: AtomicI64,
     evicted: [AtomicU64; EvictionReason::ALL.len()],
     held: ArcSwap<HeldRecords>,
@@ -125,11 +126,13 @@ pub enum EvictionReason {
     BodyRate,
     /// A request would have made busy one connection more than its peer may have.
     Share,
+    /// An HTTP/2 stream of a peer that has as many as it may have.
+    Streams,
 }
 
 impl EvictionReason {
     /// In the order of their discriminants.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Connection,
         Self::Tunnel,
         Self::TunnelTimeout,
@@ -137,6 +140,7 @@ impl EvictionReason {
         Self::BodyTimeout,
         Self::BodyRate,
         Self::Share,
+        Self::Streams,
     ];
 
     /// The label.
@@ -149,6 +153,7 @@ impl EvictionReason {
             Self::BodyTimeout => "body-timeout",
             Self::BodyRate => "body-rate",
             Self::Share => "share",
+            Self::Streams => "streams",
         }
     }
 }
@@ -205,10 +210,12 @@ enum RecordEvent {
     Held,
     Lost,
     Panicked,
+    CallerChanged,
 }
 
 /// Their labels, in the order of their discriminants.
-const RECORDS: [&str; 6] = ["claimed", "completed", "released", "held", "lost", "panicked"];
+const RECORDS: [&str; 7] =
+    ["claimed", "completed", "released", "held", "lost", "panicked", "caller-changed"];
 
 /// Labels of observed outcomes other than refusals, each with its problem if it has one; see
 /// [`observed_number`].
@@ -266,6 +273,7 @@ impl Metrics {
             streams_reset: AtomicU64::new(0),
             memory: OnceLock::new(),
             connections: AtomicI64::new(0),
+            streams: AtomicI64::new(0),
             tunnels: AtomicI64::new(0),
             evicted: Default::default(),
             held: ArcSwap::default(),
@@ -318,6 +326,16 @@ impl Metrics {
     /// A client connected.
     pub fn connection_opened(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client opened an HTTP/2 stream.
+    pub fn stream_opened(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An HTTP/2 stream of a client ended.
+    pub fn stream_closed(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A client's connection became a tunnel.
@@ -413,6 +431,7 @@ impl Metrics {
             EventKind::Held(_) => self.change(event, RecordEvent::Held),
             EventKind::Lost(_) => self.change(event, RecordEvent::Lost),
             EventKind::Panicked(_) => self.change(event, RecordEvent::Panicked),
+            EventKind::CallerChanged => self.change(event, RecordEvent::CallerChanged),
             EventKind::Waited { took } => {
                 self.of(event.scope, |scope| scope.wait_seconds.observe(took));
             }

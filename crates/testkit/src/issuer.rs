@@ -35,6 +35,7 @@ pub struct SigningKey {
     algorithm: Algorithm,
     key: EncodingKey,
     jwk: Value,
+    public_pem: String,
 }
 
 impl SigningKey {
@@ -46,25 +47,25 @@ impl SigningKey {
         let of = |key: &EncodingKey| {
             serde_json::to_value(Jwk::from_encoding_key(key, algorithm).unwrap()).unwrap()
         };
-        let (key, jwk) = match algorithm {
+        let (key, jwk, public_pem) = match algorithm {
             Algorithm::ES256 => {
                 let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
                 let key = EncodingKey::from_ec_der(&pair.serialize_der());
-                (key.clone(), of(&key))
+                (key.clone(), of(&key), pair.public_key_pem())
             }
             Algorithm::EdDSA => {
                 let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
                 let x = BASE64URL_NOPAD.encode(pair.public_key_raw());
                 let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": x });
-                (EncodingKey::from_ed_der(&pair.serialize_der()), jwk)
+                (EncodingKey::from_ed_der(&pair.serialize_der()), jwk, pair.public_key_pem())
             }
             _ => {
                 let pair = KeyPair::generate_for(&PKCS_RSA_SHA256).unwrap();
                 let key = EncodingKey::from_rsa_der(&pair.serialize_der()[PKCS8_RSA_PREFIX..]);
-                (key.clone(), of(&key))
+                (key.clone(), of(&key), pair.public_key_pem())
             }
         };
-        Self { kid: kid.to_owned(), algorithm, key, jwk }
+        Self { kid: kid.to_owned(), algorithm, key, jwk, public_pem }
     }
 
     /// A shared secret for HS256.
@@ -72,7 +73,8 @@ impl SigningKey {
     pub fn secret(kid: &str, secret: &[u8]) -> Self {
         install();
         let key = EncodingKey::from_secret(secret);
-        Self { kid: kid.to_owned(), algorithm: Algorithm::HS256, key, jwk: Value::Null }
+        let (jwk, public_pem) = (Value::Null, String::new());
+        Self { kid: kid.to_owned(), algorithm: Algorithm::HS256, key, jwk, public_pem }
     }
 
     /// The same key under another name.
@@ -88,6 +90,12 @@ impl SigningKey {
         value["kid"] = self.kid.clone().into();
         value["use"] = "sig".into();
         value
+    }
+
+    /// Its public part as PEM.
+    #[must_use]
+    pub fn public_pem(&self) -> &str {
+        &self.public_pem
     }
 
     /// A token with these claims.
@@ -189,6 +197,12 @@ impl JwksServer {
             }
         });
         Self { address, answer, requests }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Its URL.

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
-use semel::{Pending, core::Reply};
+use semel::{RecordedReply, core::Reply};
 
 use crate::{
     BoxError,
@@ -63,9 +63,9 @@ impl<B> Body<B> {
         Self { kind: BodyInner::Buffered { buffered } }
     }
 
-    /// `pending` completes when the operation is recorded; `None` if it already is.
-    pub(crate) const fn streaming(chunks: ChunkReceiver, pending: Option<Pending>) -> Self {
-        let streaming = ChunkStream { chunks, pending, stage: StreamStage::Flowing };
+    /// `recorded` completes when the operation is recorded; `None` if it already is.
+    pub(crate) const fn streaming(chunks: ChunkReceiver, recorded: Option<RecordedReply>) -> Self {
+        let streaming = ChunkStream { chunks, recorded, stage: StreamStage::Flowing };
         Self { kind: BodyInner::Streaming { streaming } }
     }
 }
@@ -129,7 +129,7 @@ impl<B> fmt::Debug for Body<B> {
 #[derive(Debug)]
 struct ChunkStream {
     chunks: ChunkReceiver,
-    pending: Option<Pending>,
+    recorded: Option<RecordedReply>,
     stage: StreamStage,
 }
 
@@ -162,8 +162,8 @@ impl ChunkStream {
                     },
                 },
                 StreamStage::Held(buffered) => {
-                    let reply = match &mut self.pending {
-                        Some(pending) => Some(ready!(Pin::new(pending).poll(context))),
+                    let reply = match &mut self.recorded {
+                        Some(recorded) => Some(ready!(Pin::new(recorded).poll(context))),
                         None => None,
                     };
                     if !matches!(reply, None | Some(Reply::Ran(_))) {
@@ -224,7 +224,10 @@ mod tests {
     use http_body_util::{BodyExt, Full};
 
     use super::*;
-    use crate::capture::stream_through::{READ_ON_DEFAULT, StreamSender, stream_channel};
+    use crate::{
+        READ_ON_DEFAULT,
+        capture::stream_through::{StreamSender, stream_channel},
+    };
 
     fn trailers() -> HeaderMap {
         let mut trailers = HeaderMap::new();

@@ -3,6 +3,7 @@
 mod all;
 mod authorization;
 mod certificate;
+mod client_context;
 mod credential;
 mod failure;
 #[cfg(feature = "jwt")]
@@ -34,7 +35,8 @@ use self::{
 };
 pub use self::{
     certificate::{CertificateField, ClientCertificate},
-    network::{Network, NetworkError, PeerAddress},
+    client_context::ClientContext,
+    network::{Network, NetworkError},
     secret::{SECRET_BYTES_MIN, Secret, SecretError},
 };
 #[cfg(feature = "jwt")]
@@ -189,7 +191,7 @@ impl Callers {
 
     /// As [`Callers::header`], for requests that come from one of these networks: from the proxies
     /// that set the header. From another network, or where the request has no
-    /// [`PeerAddress`], the header is refused and never treated as absent.
+    /// [address](crate::ClientContext::address), the header is refused and never treated as absent.
     ///
     /// ```
     /// use http::HeaderName;
@@ -220,7 +222,7 @@ impl Callers {
     }
 
     /// The name in the client certificate of the connection, which the server inserts into the
-    /// extensions of each request as a [`ClientCertificate`]. In the store the caller is called
+    /// [`ClientContext`](crate::ClientContext) of each request. In the store the caller is called
     /// `mtls:subject:…`, `mtls:san:…` or `mtls:fingerprint:…`. A connection without a certificate
     /// has no caller by this rule, and the next one is tried.
     #[must_use]
@@ -337,6 +339,11 @@ impl Callers {
         let callers = Self { unverified: true, ..self.clone() };
         let identified = callers.identify(parts).map(|identified| identified.caller);
         identified.map_err(|refusal| refusal.detail.unwrap_or_default().into_owned())
+    }
+
+    /// The headers that some rule reads as a credential.
+    pub(crate) fn named(&self) -> &[HeaderName] {
+        &self.named
     }
 
     /// Sets the headers that the route reads for its key or its fingerprint.
@@ -518,10 +525,13 @@ impl CallerExtractor {
                 Some(host) => named_caller(&bounded("host:", "host-sha256:", &host)),
                 None => Ok(None),
             },
-            Self::Certificate(field) => match parts.extensions.get::<ClientCertificate>() {
-                Some(certificate) => certificate.caller(*field),
-                None => Ok(None),
-            },
+            Self::Certificate(field) => {
+                let client = ClientContext::of(&parts.extensions);
+                match client.and_then(|client| client.certificate.as_ref()) {
+                    Some(certificate) => certificate.caller(*field),
+                    None => Ok(None),
+                }
+            }
             #[cfg(feature = "jwt")]
             Self::Jwt(verifier) if callers.unverified => verifier.find_unverified(parts),
             #[cfg(feature = "jwt")]

@@ -1,174 +1,99 @@
 //! From the answer of the inner service to the record and to the client.
 
 pub(crate) mod encode;
-mod facts;
 pub(crate) mod stream_through;
 
-use std::{
-    error, fmt,
-    pin::{Pin, pin},
-    sync::Weak,
-    time::Duration,
-};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, response::Parts};
-use http_body::Body;
-use semel::core::{Answer, Content, ExecutionResult, Policy, Reason, Verdict};
-
-use self::encode::{encode, not_retained};
-pub use self::{encode::RecordContent, stream_through::READ_ON_DEFAULT};
-use crate::{
-    BoxError,
-    buffered_body::BufferedBody,
-    collect::{BodyCollector, CollectResult},
-    memory::Reservation,
-    replay_headers::ReplayHeaders,
-    response_slot::{self, HandlerResponse, ResponseSlot},
+use semel::{
+    EventKind, ExecutionOutput, Lease,
+    core::{Answer, Content, ExecutionResult, Policy},
 };
 
-pub(crate) use self::facts::{Judgement, ResponseFacts};
+use self::encode::{encode, not_retained};
+use crate::{
+    BoxError,
+    buffered_body::{BufferedBody, ChunkReceiver},
+    collect::{BodyCollector, CollectResult},
+    config::LayerConfig,
+    handler_signals::{is_stream, lost_after},
+    memory::Reservation,
+    response_facts::{Judgement, ResponseFacts},
+};
 
 /// A body of at least this size is sent from the memory of its record.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 
-/// Marks an answer as a stream: a response extension for handlers.
-///
-/// Such an answer is streamed through, whatever its size. It cannot be replayed, so a repeat gets
-/// 410 `response-not-retained`. `text/event-stream` and answers larger than `response_bytes_max`
-/// are treated like this without it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streaming;
-
-/// Marks an answer that only the end of its connection ends, without a `Connection: close`: a
-/// response extension for inner services that forward requests.
-///
-/// A truncated answer cannot be recognised then, so it is streamed through and not retained: a
-/// repeat gets 410 `response-not-retained`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndsWithConnection;
-
-/// The request did not reach the service: an error for inner services that forward requests.
-///
-/// When the inner service fails with this error, or with one that has it among its
-/// [sources](error::Error::source), nothing was done: the key is released, and the client gets 502
-/// `upstream-unreachable`. After any other error the outcome is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NeverReached;
-
-impl fmt::Display for NeverReached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request did not reach the service")
-    }
+/// The answer of an execution, for the client that began it.
+#[derive(Debug)]
+pub(crate) enum HandlerResponse {
+    /// Read to its end.
+    Buffered(Parts, BufferedBody),
+    /// Streamed through, or the received part of a truncated one.
+    Chunks(Parts, ChunkReceiver),
 }
 
-impl error::Error for NeverReached {}
-
-/// How a call failed after the request was sent: an error for inner services that forward requests.
-///
-/// When the inner service or the body of its answer fails with this error, or with one that has it
-/// among its [sources](error::Error::source), the record gives this reason for its unknown outcome.
-/// Otherwise the reason is that the operation returned an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallBroken(pub Reason);
-
-impl fmt::Display for CallBroken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl error::Error for CallBroken {}
-
-/// An error and its sources.
-fn chain<'a>(
-    error: &'a (dyn error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
-}
-
-/// The reason that an error carries, if any.
-pub(crate) fn reason_of(error: &(dyn error::Error + 'static)) -> Option<Reason> {
-    let broken = chain(error).find_map(|error| error.downcast_ref::<CallBroken>());
-    broken.map(|CallBroken(reason)| reason.clone())
-}
-
-/// The result of an execution whose service failed with this error.
-pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> ExecutionResult {
-    if chain(error).any(|error| error.is::<NeverReached>()) {
-        return ExecutionResult::NeverReached;
-    }
-    ExecutionResult::Broken(reason_of(error).unwrap_or(Reason::OperationError))
-}
-
-/// The settings of the route for capturing an answer.
-#[derive(Clone, Copy)]
-pub(crate) struct CaptureContext<'a> {
-    pub(crate) replay_headers: &'a ReplayHeaders,
-    pub(crate) policy: &'a Policy,
-    pub(crate) content: &'a RecordContent,
-    /// How long an answer is read after its client has disconnected.
-    pub(crate) read_on: Duration,
+/// The execution whose answer is captured.
+pub(crate) struct CaptureContext {
+    pub(crate) config: Arc<LayerConfig>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) lease: Lease,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
-    /// Called when there is no memory to record an answer.
-    pub(crate) on_out_of_memory: &'a (dyn Fn() + Sync),
-    /// Called when `Idempotency-Outcome` contradicts the status of its answer, with both.
-    pub(crate) on_contradiction: &'a (dyn Fn(Verdict, u16) + Sync),
 }
 
-impl CaptureContext<'_> {
+impl CaptureContext {
+    /// Reports an `Idempotency-Outcome` that contradicts the status of its answer.
     fn report(&self, facts: &ResponseFacts, judgement: &Judgement) {
-        if let Some(said) = judgement.contradicted {
-            (self.on_contradiction)(said, facts.status);
+        if let Some(outcome) = judgement.contradicted {
+            let status = facts.status;
+            self.report_event(EventKind::OutcomeContradicted { outcome, status });
         }
+    }
+
+    fn report_event(&self, kind: EventKind<'_>) {
+        self.config.semel.report_on(&self.lease, kind);
     }
 }
 
-/// Reads an answer to its end: passes it to the client, and returns what is recorded.
+/// Reads an answer: to its end, or streams it through while the rest of the execution runs.
 pub(crate) fn capture<B>(
     response: Response<B>,
-    route: CaptureContext<'_>,
+    route: CaptureContext,
     memory: Option<Reservation>,
-    client: &Weak<ResponseSlot>,
-) -> impl Future<Output = ExecutionResult> + Send
+) -> impl Future<Output = ExecutionOutput<HandlerResponse>> + Send
 where
-    B: Body<Data = Bytes> + Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
     let mut facts = ResponseFacts::take(&mut parts, route.grpc);
-    // Not an `async fn`, which would store its arguments twice.
+    // Boxed, because a body that is streamed through moves once it was polled. Not an `async fn`,
+    // which would store its arguments twice.
+    let mut body = Box::pin(body);
     async move {
-        let mut body = pin!(body);
         let mut collector = BodyCollector::with_reservation(memory);
         let max = route.policy.response_bytes_max;
         if !is_stream(&parts, &*body, max) {
-            match collect(&mut collector, body.as_mut(), max, route.read_on).await {
+            match collect(&mut collector, body.as_mut(), max, route.config.read_on).await {
                 Ok(CollectResult::Complete) => {
-                    return complete_response(parts, facts, collector, route, client);
+                    return complete_response(parts, facts, collector, &route);
                 }
                 Ok(CollectResult::TooLarge) => {}
                 // The operation has run, so it is recorded; its answer is streamed through like one
                 // that is too large.
-                Ok(CollectResult::OutOfMemory) => (route.on_out_of_memory)(),
+                Ok(CollectResult::OutOfMemory) => route.report_event(EventKind::NotRetained),
                 Err(error) => {
-                    return truncated_response(
-                        parts,
-                        facts,
-                        collector,
-                        error.into(),
-                        route,
-                        client,
-                    );
+                    return truncated_response(parts, facts, collector, error.into(), &route);
                 }
             }
         }
         facts.forget_problem();
         facts.strip_problem(&mut parts);
-        // Boxed, because most answers do not get here and their future should stay small.
         let begun = collector.finish_held().data().clone();
-        Box::pin(stream_response(parts, facts, body, begun, route, client)).await
+        stream_response(parts, facts, body, begun, route)
     }
 }
 
@@ -182,7 +107,7 @@ async fn collect<B>(
     wait_max: Duration,
 ) -> Result<CollectResult, B::Error>
 where
-    B: Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes>,
 {
     let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     if let Some(bytes) = announced.filter(|bytes| !collector.reserve(*bytes))
@@ -206,23 +131,22 @@ fn complete_response(
     mut parts: Parts,
     mut facts: ResponseFacts,
     collector: BodyCollector,
-    route: CaptureContext<'_>,
-    client: &Weak<ResponseSlot>,
-) -> ExecutionResult {
+    route: &CaptureContext,
+) -> ExecutionOutput<HandlerResponse> {
     let (mut buffered, memory) = collector.finish();
     drop_wrong_length(&mut parts, &buffered);
     if facts.needs_body() {
         facts.read_body(&buffered);
         facts.strip_problem(&mut parts);
     }
-    let judgement = facts.judge(route.policy, buffered.trailers_mut());
+    let judgement = facts.judge(&route.policy, buffered.trailers_mut());
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
     let answer = encode(&parts, &buffered, route, facts, verdict);
     share_body(&mut buffered, &answer);
     buffered.hold(memory);
-    response_slot::put(client, HandlerResponse::Buffered(parts, buffered));
-    ExecutionResult::Answered { verdict, answer, reason }
+    let result = ExecutionResult::Answered { verdict, answer, reason };
+    ExecutionOutput::Ended(result, Some(HandlerResponse::Buffered(parts, buffered)))
 }
 
 /// An answer that was truncated before any of it was sent. If its head decides, its client gets the
@@ -232,20 +156,17 @@ fn truncated_response(
     mut facts: ResponseFacts,
     collector: BodyCollector,
     error: BoxError,
-    route: CaptureContext<'_>,
-    client: &Weak<ResponseSlot>,
-) -> ExecutionResult {
+    route: &CaptureContext,
+) -> ExecutionOutput<HandlerResponse> {
     let begun = collector.finish_held().data().clone();
-    let Some(judgement) = facts.judge_head(route.policy) else {
-        return ExecutionResult::Broken(lost_after(begun.len(), &error));
+    let Some(judgement) = facts.judge_head(&route.policy) else {
+        let reason = lost_after(begun.len(), &error);
+        return ExecutionOutput::Ended(ExecutionResult::Broken(reason), None);
     };
     facts.forget_problem();
     facts.strip_problem(&mut parts);
-    response_slot::put(
-        client,
-        HandlerResponse::Truncated(parts, stream_through::truncated(begun, error)),
-    );
-    by_head(facts, judgement, route)
+    let response = HandlerResponse::Chunks(parts, stream_through::truncated(begun, error));
+    ExecutionOutput::Ended(by_head(facts, judgement, route), Some(response))
 }
 
 /// Sends the body from the memory of the record, so that a large one is not in memory twice.
@@ -272,42 +193,39 @@ fn drop_wrong_length(parts: &mut Parts, buffered: &BufferedBody) {
     }
 }
 
-/// Streams an answer through.
-async fn stream_response<B>(
+/// Streams an answer through: its client gets the head now, and the body while it is read.
+fn stream_response<B>(
     parts: Parts,
     facts: ResponseFacts,
-    body: Pin<&mut B>,
+    body: Pin<Box<B>>,
     begun: Bytes,
-    route: CaptureContext<'_>,
-    client: &Weak<ResponseSlot>,
-) -> ExecutionResult
+    route: CaptureContext,
+) -> ExecutionOutput<HandlerResponse>
 where
-    B: Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
-    let (mut sender, chunks) = stream_through::stream_channel(bytes, route.read_on);
-    response_slot::put(client, HandlerResponse::Streaming(parts, chunks));
-    match stream_through::stream_through(body, begun, &mut sender).await {
-        Ok(mut last) => {
-            let judgement = facts.judge(route.policy, last.trailers_mut());
-            sender.finish(last);
-            by_head(facts, judgement, route)
+    let (mut sender, chunks) = stream_through::stream_channel(bytes, route.config.read_on);
+    let rest = async move {
+        match stream_through::stream_through(body, begun, &mut sender).await {
+            Ok(mut last) => {
+                let judgement = facts.judge(&route.policy, last.trailers_mut());
+                sender.finish(last);
+                by_head(facts, judgement, &route)
+            }
+            Err(reason) => match facts.judge_head(&route.policy) {
+                Some(judgement) => by_head(facts, judgement, &route),
+                None => ExecutionResult::Broken(reason),
+            },
         }
-        Err(reason) => match facts.judge_head(route.policy) {
-            Some(judgement) => by_head(facts, judgement, route),
-            None => ExecutionResult::Broken(reason),
-        },
-    }
+    };
+    ExecutionOutput::Early(HandlerResponse::Chunks(parts, chunks), Box::pin(rest))
 }
 
 /// An answer of which only the status is recorded.
-fn by_head(
-    facts: ResponseFacts,
-    judgement: Judgement,
-    route: CaptureContext<'_>,
-) -> ExecutionResult {
+fn by_head(facts: ResponseFacts, judgement: Judgement, route: &CaptureContext) -> ExecutionResult {
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
     ExecutionResult::Answered {
@@ -315,27 +233,6 @@ fn by_head(
         answer: not_retained(facts.status, verdict, route),
         reason,
     }
-}
-
-/// Why the end of an answer could not be read after this many bytes.
-pub(crate) fn lost_after(bytes: usize, error: &BoxError) -> Reason {
-    let lost = || Reason::ConnectionLost(u64::try_from(bytes).unwrap_or(u64::MAX));
-    reason_of(&**error).unwrap_or_else(lost)
-}
-
-/// Whether an answer is streamed through. One that has already ended is not.
-pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
-    let events = || {
-        let content_type = parts.headers.get(header::CONTENT_TYPE);
-        let essence = content_type.and_then(|value| value.as_bytes().get(..17));
-        essence.is_some_and(|essence| essence.eq_ignore_ascii_case(b"text/event-stream"))
-    };
-    let large = || body.size_hint().lower() > u64::try_from(max).unwrap_or(u64::MAX);
-    let marked = || {
-        parts.extensions.get::<Streaming>().is_some()
-            || parts.extensions.get::<EndsWithConnection>().is_some()
-    };
-    !body.is_end_stream() && (large() || events() || marked())
 }
 
 #[cfg(test)]

@@ -8,20 +8,40 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
 use semel::{
     Deadline, EventKind, Semel,
-    core::{FingerprintRule, HostRule, Policy, RetryContext, Scope},
+    core::{Dialect, FingerprintRule, HostRule, Policy, RetryContext, Scope, canonical::Pointer},
 };
 
 use crate::{
-    Callers, DeadlineRule, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome,
-    RequestOutcomeKind, Signature,
+    Callers, Cors, DeadlineRule, KeyRule, LookupPath, RequestOutcome, RequestOutcomeKind,
     body::Body,
+    cors::{ResponseCors, preflighted_method},
     former::FormerIdentity,
     grpc,
     refusal::RequestRefusal,
     replay_headers::ReplayHeaders,
     reply::{Docs, Responder},
+    signature::Signature,
     subject::SubjectRule,
 };
+
+/// How long an answer is read after its client has disconnected or stopped reading, unless
+/// [`IdempotencyLayer::read_on`](crate::IdempotencyLayer::read_on) is set.
+pub const READ_ON_DEFAULT: Duration = Duration::from_secs(60);
+
+/// How much of an answer is stored. The client whose request ran gets all of it in any case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordContent {
+    /// Status, kept headers and body, which a repeat gets byte for byte.
+    #[default]
+    Full,
+    /// The status alone. Repeats get 410 `response-not-retained`.
+    Status,
+    /// The values that these JSON Pointers lead to are replaced by `"[redacted]"` before the
+    /// answer is stored. Replays that lack one are marked `Idempotent-Replayed: redacted`. Of a
+    /// body that is not JSON only the status is stored.
+    Redacted(Vec<Pointer>),
+}
 
 /// The settings of one layer.
 #[derive(Clone, Debug)]
@@ -30,6 +50,7 @@ pub(crate) struct LayerConfig {
     pub(crate) scope: Scope,
     pub(crate) callers: Callers,
     pub(crate) key: KeyRule,
+    pub(crate) dialect: Dialect,
     pub(crate) policy: Arc<Policy>,
     /// The policy for a key from the body, if the sender is not proven.
     pub(crate) policy_for_body_key: Arc<Policy>,
@@ -44,9 +65,13 @@ pub(crate) struct LayerConfig {
     pub(crate) forwarded_host: bool,
     pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
-    /// The deadlines of clients that count.
-    pub(crate) deadline: Option<DeadlineRule>,
+    /// The deadlines of clients that count, and what the service sees of them.
+    pub(crate) deadline: DeadlineRule,
     pub(crate) replay_headers: ReplayHeaders,
+    /// What pages of other origins may do.
+    pub(crate) cors: Option<Arc<Cors>>,
+    /// Where callers look up their operations.
+    pub(crate) lookup: Option<LookupPath>,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
     /// How long an answer is read after its client has disconnected.
@@ -71,6 +96,7 @@ impl LayerConfig {
             scope,
             callers,
             key: KeyRule::default(),
+            dialect: Dialect::IETF,
             policy_for_body_key: Arc::new(policy.keeping_successes()),
             policy: Arc::new(policy),
             keep_under_body_keys: false,
@@ -80,8 +106,10 @@ impl LayerConfig {
             forwarded_host: false,
             subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
-            deadline: None,
+            deadline: DeadlineRule::new([]),
             replay_headers: ReplayHeaders::default(),
+            cors: None,
+            lookup: None,
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
             docs: None,
@@ -97,8 +125,7 @@ impl LayerConfig {
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<Deadline>, RequestRefusal> {
-        let Some(rule) = &self.deadline else { return Ok(None) };
-        let left = rule.time_left(headers, now())?;
+        let left = self.deadline.time_left(headers, now())?;
         Ok(left.map(|left| self.semel.deadline_in(left)))
     }
 
@@ -138,7 +165,14 @@ impl LayerConfig {
 
     pub(crate) fn set_key(&mut self, key: KeyRule) {
         self.key = key;
+        self.key.set_bytes_max(self.dialect.key_bytes_max());
         self.adjust_callers();
+    }
+
+    pub(crate) fn set_dialect(&mut self, dialect: Dialect) {
+        let key = KeyRule::of_dialect(&dialect).with_requirement_of(&self.key);
+        self.dialect = dialect;
+        self.set_key(key);
     }
 
     pub(crate) fn set_forwarded_host(&mut self) {
@@ -146,6 +180,7 @@ impl LayerConfig {
         self.adjust_callers();
     }
 
+    #[cfg(feature = "webhooks")]
     pub(crate) fn set_signature(&mut self, signature: Signature) {
         self.signature = Some(signature);
         self.adjust_callers();
@@ -211,11 +246,36 @@ impl LayerConfig {
         self.observe && self.signature.is_none()
     }
 
+    /// The rule for pages of other origins, which an observing layer leaves to the service.
+    pub(crate) fn cors(&self) -> Option<&Arc<Cors>> {
+        self.cors.as_ref().filter(|_| !self.observes())
+    }
+
+    /// The rule for the response to a request with these headers.
+    pub(crate) fn response_cors(&self, headers: &HeaderMap) -> Option<Box<ResponseCors>> {
+        self.cors().map(|cors| Box::new(ResponseCors::new(cors, headers)))
+    }
+
+    /// The answer to a preflight, if this layer answers it.
+    pub(crate) fn preflight<B>(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Option<Response<Body<B>>> {
+        let cors = self.cors()?;
+        preflighted_method(method, headers)?;
+        let counted = self.fingerprint.headers.iter();
+        let counted = counted.filter_map(|name| HeaderName::try_from(name.as_str()).ok());
+        let deadlines = self.deadline.header_names();
+        let read = self.key.headers().into_iter().chain(self.callers.named().iter().cloned());
+        Some(cors.preflight(headers, &self.methods, read.chain(counted).chain(deadlines)))
+    }
+
     /// The responder for a request with this version and these headers.
     pub(crate) fn responder(&self, version: Version, headers: &HeaderMap) -> Responder<'_> {
         let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc_request(version, headers));
         let retry = RetryContext::guarded(self.policy.on_unknown);
-        Responder { docs, grpc, inbox: self.signature.is_some(), retry }
+        Responder { docs, dialect: &self.dialect, grpc, inbox: self.signature.is_some(), retry }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

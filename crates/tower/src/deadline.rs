@@ -184,10 +184,15 @@ impl DeadlineRule {
     /// The leeway unless it is set.
     pub const LEEWAY_DEFAULT: Duration = Duration::from_secs(2);
 
-    /// Obeys the deadlines in these headers.
+    /// Obeys the deadlines in these headers. With none of them, no deadline is obeyed.
     pub fn new(headers: impl IntoIterator<Item = DeadlineHeader>) -> Self {
         let (headers, leeway) = (headers.into_iter().collect(), Self::LEEWAY_DEFAULT);
         Self { headers, leeway, propagate: false, service_timeout: None }
+    }
+
+    /// The headers that are read.
+    pub(crate) fn header_names(&self) -> impl Iterator<Item = HeaderName> {
+        self.headers.iter().map(|header| HeaderName::from_static(header.as_str()))
     }
 
     /// How far the clocks of clients may be behind (2 seconds). It is added to points in time, and
@@ -233,16 +238,22 @@ impl DeadlineRule {
     }
 
     /// Rewrites the headers for the service. It must not cancel what the client no longer waits
-    /// for.
+    /// for. Every gRPC server obeys `grpc-timeout`, so it is rewritten even where it is not read.
     pub(crate) fn rewrite(
         &self,
         headers: &mut HeaderMap,
         deadline: Option<Deadline>,
         now: SystemTime,
     ) {
-        let left = if self.propagate { deadline.map(Deadline::left) } else { self.service_timeout };
-        for header in &self.headers {
+        let unread = [DeadlineHeader::GrpcTimeout];
+        let unread = unread.iter().filter(|header| !self.headers.contains(header));
+        for header in self.headers.iter().chain(unread) {
             let Some(before) = headers.remove(header.as_str()) else { continue };
+            let read = self.headers.contains(header);
+            let left = match self.propagate && read {
+                true => deadline.map(Deadline::left),
+                false => self.service_timeout,
+            };
             if let Some(value) = left.and_then(|left| header.value(left, &before, now)) {
                 headers.insert(header.header_name(), value);
             }
@@ -394,5 +405,22 @@ mod tests {
         let mut text = headers(&[("request-deadline", "2026-11-18T16:00:05Z")]);
         rule.rewrite(&mut text, None, now());
         assert_eq!(text, headers(&[("request-deadline", "2026-11-18T16:01:00Z")]));
+    }
+
+    #[test]
+    fn the_service_never_sees_a_grpc_deadline_that_is_not_read() {
+        let sent = [("grpc-timeout", "1S"), ("request-timeout", "1")];
+        let limit = Duration::from_secs(60);
+        for (rule, expected) in [
+            (DeadlineRule::new([]), None),
+            (DeadlineRule::new([]).service_timeout(limit), Some("60000m")),
+            (DeadlineRule::new([DeadlineHeader::RequestDeadline]).propagate(), None),
+        ] {
+            let mut rewritten = headers(&sent);
+            assert_eq!(rule.time_left(&rewritten, now()), Ok(None));
+            rule.rewrite(&mut rewritten, None, now());
+            let seen = rewritten.get("grpc-timeout").map(|value| value.to_str().unwrap());
+            assert_eq!((seen, &rewritten["request-timeout"]), (expected, &"1".parse().unwrap()));
+        }
     }
 }

@@ -14,6 +14,7 @@ use pin_project_lite::pin_project;
 use crate::{
     body::Body,
     config::LayerConfig,
+    cors::ResponseCors,
     header::{DEPRECATION, IDEMPOTENCY_OUTCOME},
 };
 
@@ -26,6 +27,8 @@ pin_project! {
     pub struct ResponseFuture<F, B, E> {
         #[pin]
         kind: FutureState<F, B, E>,
+        // Boxed because few routes have it.
+        cors: Option<Box<ResponseCors>>,
     }
 }
 
@@ -40,11 +43,16 @@ pin_project! {
 impl<F, B, E> ResponseFuture<F, B, E> {
     /// `enclosed` is whether an outer layer guards the request.
     pub(crate) const fn passed(future: F, warn: Option<Arc<LayerConfig>>, enclosed: bool) -> Self {
-        Self { kind: FutureState::Passed { future, warn, enclosed } }
+        Self { kind: FutureState::Passed { future, warn, enclosed }, cors: None }
     }
 
     pub(crate) fn guarded(future: GuardedFuture<B, E>) -> Self {
-        Self { kind: FutureState::GuardedFuture { future } }
+        Self { kind: FutureState::GuardedFuture { future }, cors: None }
+    }
+
+    /// Applies the rule for pages of other origins to the response.
+    pub(crate) fn with_cors(self, cors: Option<Box<ResponseCors>>) -> Self {
+        Self { cors, ..self }
     }
 }
 
@@ -55,13 +63,18 @@ where
     type Output = Result<Response<Body<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().kind.project() {
+        let this = self.project();
+        let mut response = match this.kind.project() {
             KindProjection::Passed { future, warn, enclosed } => {
                 let response = ready!(future.poll(context));
-                Poll::Ready(response.map(|response| passed(response, warn.as_deref(), *enclosed)))
+                response.map(|response| passed(response, warn.as_deref(), *enclosed))
             }
-            KindProjection::GuardedFuture { future } => future.as_mut().poll(context),
+            KindProjection::GuardedFuture { future } => ready!(future.as_mut().poll(context)),
+        };
+        if let (Some(cors), Ok(response)) = (this.cors, &mut response) {
+            cors.apply(response.headers_mut());
         }
+        Poll::Ready(response)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -15,8 +15,9 @@ use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{
-    BeginRequest, Deadline, EventKind, Lease, Pending, Sender,
-    core::{About, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Verdict},
+    BeginRequest, Deadline, EventKind, ExecutionOutput, Lease, OperationReply, Pending,
+    RecordedReply,
+    core::{About, Captured, Problem, RecordId, Reply},
 };
 use tower_service::Service;
 
@@ -24,11 +25,12 @@ use crate::{
     BoxError, RequestOutcome, RequestOutcomeKind, Subject,
     body::Body,
     buffered_body::BufferedBody,
-    caller::Identified,
-    capture::{self, CaptureContext},
+    caller::{ClientContext, Identified},
+    capture::{self, CaptureContext, HandlerResponse},
     config::{self, LayerConfig},
+    cors,
     future::passed,
-    grpc,
+    grpc, handler_signals,
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
@@ -37,7 +39,6 @@ use crate::{
     refusal::RequestRefusal,
     reply::{Origin, Responder},
     request::{self, DecodedBody},
-    response_slot::{HandlerResponse, ResponseSlot},
 };
 
 /// A request that has a key, may have one in its body, or must be signed.
@@ -67,7 +68,7 @@ pub(crate) struct GuardedRequest {
 
 /// A started request.
 enum StartedRequest<F> {
-    Guarded { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
+    Guarded { pending: Pending<HandlerResponse>, id: Option<RecordId> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -93,7 +94,7 @@ impl<S> RequestGuard<S> {
         async move {
             let config = Arc::clone(&self.config);
             let enclosed = parts.extensions.get::<Lease>().is_some();
-            let memory = parts.extensions.get::<PeerMemory>().cloned();
+            let memory = ClientContext::memory_of(&parts.extensions).cloned();
             let responder = config.responder(parts.version, &parts.headers);
             let deadline = match config.deadline_of(&parts.headers) {
                 Ok(deadline) => deadline,
@@ -104,7 +105,10 @@ impl<S> RequestGuard<S> {
             let mut caller = early_caller(&config, &parts, &found);
             if matches!(&caller, Some(Err(refusal)) if refusal.waits_for_keys()) {
                 // Rare, and large.
-                Box::pin(config.callers.keys_refreshed()).await;
+                let refreshed = Box::pin(config.callers.keys_refreshed());
+                if let Err(refusal) = until(deadline, refreshed).await {
+                    return Ok(config.refuse(responder, &refusal));
+                }
                 caller = early_caller(&config, &parts, &found);
             }
             // Whether a request without a key in its head is guarded is known later.
@@ -116,7 +120,8 @@ impl<S> RequestGuard<S> {
                 Ok(caller) => caller,
                 Err(refusal) => return Ok(config.refuse(responder, &refusal)),
             };
-            let prepared = match read(&config, &parts, body).await {
+            let read = until(deadline, read(&config, &parts, body)).await;
+            let prepared = match read.flatten() {
                 Ok(buffered) if offload::needs_offload(&parts.headers, buffered.data()) => {
                     // Rare, and large.
                     Box::pin(prepare_offloaded(&config, parts, buffered, found, caller)).await
@@ -129,8 +134,8 @@ impl<S> RequestGuard<S> {
             });
             match started {
                 Err(refusal) => Ok(config.refuse(responder, &refusal)),
-                Ok(StartedRequest::Guarded { pending, slot, id }) => {
-                    Ok(respond(&config, memory, pending, slot, responder, id).await)
+                Ok(StartedRequest::Guarded { pending, id }) => {
+                    Ok(respond(&config, memory, pending, responder, id).await)
                 }
                 Ok(StartedRequest::Unguarded(call)) => {
                     let warn = config.key.requirement() == KeyRequirement::Warn;
@@ -189,9 +194,6 @@ impl<S> RequestGuard<S> {
             PreparedRequest::Guarded(GuardedRequest { mut operation, subject }, mut request) => {
                 operation.deadline = deadline;
                 request.extensions_mut().insert(subject);
-                let slot = Arc::new(ResponseSlot::default());
-                // Weak: the answer is dropped when the client is gone.
-                let client = Arc::downgrade(&slot);
                 let policy = Arc::clone(&operation.policy);
                 let reserve = |memory: &PeerMemory| {
                     let reservation = memory.reserve_answer(policy.response_bytes_max);
@@ -200,11 +202,13 @@ impl<S> RequestGuard<S> {
                 let memory = memory.map(reserve).transpose()?;
                 let semel = self.config.semel.clone();
                 let id = self.config.record_outcome.then(|| operation.id.clone());
-                let route = (self.config, policy, grpc, memory);
-                let (inner, request) = (self.inner, request.map(Body::buffered));
-                let execute = move |lease| execute(inner, request, lease, route, client);
-                let pending = semel.begin(operation, execute);
-                StartedRequest::Guarded { pending, slot, id }
+                let (config, inner) = (self.config, self.inner);
+                let request = request.map(Body::buffered);
+                let execute = move |lease| {
+                    let route = CaptureContext { config, policy, lease, grpc };
+                    execute(inner, request, route, memory)
+                };
+                StartedRequest::Guarded { pending: semel.begin(operation, execute), id }
             }
         })
     }
@@ -220,6 +224,25 @@ fn early_caller(
     is_guarded.then(|| config.callers.identify(parts))
 }
 
+/// Waits for a step before the operation begins, at most until the deadline of the request.
+async fn until<T>(
+    deadline: Option<Deadline>,
+    step: impl Future<Output = T>,
+) -> Result<T, RequestRefusal> {
+    let Some(deadline) = deadline else { return Ok(step.await) };
+    let mut step = pin!(step);
+    // Large, and rare: most steps are ready.
+    let mut expiry = None;
+    poll_fn(|context| {
+        if let Poll::Ready(result) = step.as_mut().poll(context) {
+            return Poll::Ready(Ok(result));
+        }
+        let expiry = expiry.get_or_insert_with(|| Box::pin(deadline.wait()));
+        expiry.as_mut().poll(context).map(|()| Err(Problem::DeadlineExceeded.into()))
+    })
+    .await
+}
+
 /// Reads the body of a request. The number of concurrent reads is limited.
 async fn read<B>(
     config: &LayerConfig,
@@ -232,12 +255,12 @@ where
 {
     let frames = AtomicU64::new(0);
     let body = FrameCounter { body, frames: &frames };
-    let memory = parts.extensions.get::<PeerMemory>();
+    let memory = ClientContext::memory_of(&parts.extensions);
     let memory = memory.map(|memory| memory.reservation(MemoryUse::Requests));
     let max = config.policy.request_bytes_max;
-    let sender = parts.extensions.get::<Sender>().copied();
+    let sender = ClientContext::sender_of(&parts.extensions);
     // Clients that share an address share its memory: a stalled body makes room for the next.
-    let evict = || sender.is_some_and(|sender| config.semel.evict_idlest_of(sender));
+    let evict = || sender.peer().is_some() && config.semel.evict_idlest_of(sender);
     let mut reading = pin!(request::read(&parts.headers, body, max, memory, &evict));
     // Most bodies arrive together with their head and are ready.
     if let Poll::Ready(buffered) =
@@ -245,7 +268,7 @@ where
     {
         return buffered;
     }
-    let mut arrival = config.semel.admit(sender.unwrap_or_default())?;
+    let mut arrival = config.semel.admit(sender)?;
     let mut seen = 0;
     poll_fn(|context| {
         if let Poll::Ready(buffered) = reading.as_mut().poll(context) {
@@ -331,7 +354,7 @@ async fn prepare_offloaded(
     caller: Option<Identified>,
 ) -> Result<PreparedRequest, RequestRefusal> {
     let config = Arc::clone(config);
-    let sender = parts.extensions.get::<Sender>().copied().unwrap_or_default();
+    let sender = ClientContext::sender_of(&parts.extensions);
     let arrival = Some(config.semel.admit(sender)?);
     let work = move || prepare(&config, parts, buffered, found, caller);
     offload::run(sender.peer(), arrival, work).await?
@@ -379,6 +402,7 @@ pub(crate) fn guarded(
     let former = config.former.ids(&id, parts);
     let mut operation = BeginRequest::new(id, fingerprint, policy);
     operation.former = former;
+    operation.sender = ClientContext::sender_of(&parts.extensions);
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     operation.captured = Captured::new(captured);
@@ -404,91 +428,67 @@ fn ask_for_identity(headers: &mut HeaderMap, grpc: bool) {
 fn execute<S, ReqB, ResB>(
     mut inner: S,
     mut request: Request<Body<ReqB>>,
-    lease: Lease,
-    (config, policy, grpc, memory): (Arc<LayerConfig>, Arc<Policy>, bool, Option<Reservation>),
-    client: Weak<ResponseSlot>,
-) -> impl Future<Output = ExecutionResult> + Send
+    route: CaptureContext,
+    memory: Option<Reservation>,
+) -> impl Future<Output = ExecutionOutput<HandlerResponse>> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
     S::Future: Send,
     S::Error: Into<BoxError>,
-    ResB: http_body::Body<Data = Bytes> + Send,
+    ResB: http_body::Body<Data = Bytes> + Send + 'static,
     ResB::Error: Into<BoxError>,
 {
-    ask_for_identity(request.headers_mut(), grpc);
-    if let Some(rule) = &config.deadline {
-        rule.rewrite(request.headers_mut(), lease.deadline(), config::now());
-    }
-    request.extensions_mut().insert(lease.clone());
-    if (config.record_outcome || lease.fence().is_none())
-        && let Some(slot) = client.upgrade()
-    {
-        slot.begin(lease.clone());
-    }
+    ask_for_identity(request.headers_mut(), route.grpc);
+    route.config.deadline.rewrite(request.headers_mut(), route.lease.deadline(), config::now());
+    request.extensions_mut().insert(route.lease.clone());
     let call = inner.call(request);
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
-            Ok(response) => {
-                let on_contradiction = |outcome: Verdict, status: u16| {
-                    let contradiction = EventKind::OutcomeContradicted { outcome, status };
-                    config.semel.report_on(&lease, contradiction);
-                };
-                let on_out_of_memory = || config.semel.report_on(&lease, EventKind::NotRetained);
-                let route = CaptureContext {
-                    replay_headers: &config.replay_headers,
-                    policy: &policy,
-                    content: &config.content,
-                    read_on: config.read_on,
-                    grpc,
-                    on_out_of_memory: &on_out_of_memory,
-                    on_contradiction: &on_contradiction,
-                };
-                capture::capture(response, route, memory, &client).await
+            Ok(mut response) => {
+                // A replay may go to another origin.
+                if route.config.cors().is_some() {
+                    cors::strip(response.headers_mut());
+                }
+                capture::capture(response, route, memory).await
             }
             Err(error) => {
-                config.semel.report_on(&lease, EventKind::Failed(&*error));
-                capture::failed(&*error)
+                route.config.semel.report_on(&route.lease, EventKind::Failed(&*error));
+                ExecutionOutput::Ended(handler_signals::failed(&*error), None)
             }
         }
     }
 }
 
-/// Waits for the engine's reply and keeps the handler's answer until it is recorded. With `id`, the
-/// response carries the outcome of that record.
+/// Waits for the engine's reply, which carries the handler's answer. With `id`, the response
+/// carries the outcome of that record.
 async fn respond<B>(
     config: &LayerConfig,
     memory: Option<PeerMemory>,
-    mut pending: Pending,
-    slot: Arc<ResponseSlot>,
+    pending: Pending<HandlerResponse>,
     responder: Responder<'_>,
     id: Option<RecordId>,
 ) -> Response<Body<B>> {
-    let replied = poll_fn(|context| {
-        if let Poll::Ready(reply) = Pin::new(&mut pending).poll(context) {
-            return Poll::Ready(Ok(reply));
-        }
-        slot.poll_streaming(context).map(Err)
-    });
-    let replied = replied.await;
-    let lease = slot.lease();
-    let unguarded = matches!(replied, Ok(Reply::Unguarded(_)))
-        || lease.as_ref().is_some_and(|lease| lease.fence().is_none());
-    let (mut response, outcome) = match replied {
-        Ok(reply) => {
+    let is_unguarded = |lease: &Lease| lease.fence().is_none();
+    let (mut response, outcome, lease, unguarded) = match pending.await {
+        OperationReply::Replied(reply, run) => {
+            let (lease, live) = run.map_or((None, None), |run| (Some(run.lease), run.value));
+            let unguarded =
+                matches!(reply, Reply::Unguarded(_)) || lease.as_ref().is_some_and(is_unguarded);
             let outcome = outcome_of(&reply, responder);
-            match answer(reply, &slot, responder, memory.as_ref()) {
-                Ok(response) => (response, outcome),
+            match answer(reply, live, responder, memory.as_ref()) {
+                Ok(response) => (response, outcome, lease, unguarded),
                 Err(refusal) => {
                     config.semel.report(&config.scope, EventKind::Refused(refusal.problem));
-                    (responder.refuse(&refusal), RequestOutcomeKind::Refused(refusal.problem))
+                    let outcome = RequestOutcomeKind::Refused(refusal.problem);
+                    (responder.refuse(&refusal), outcome, lease, unguarded)
                 }
             }
         }
-        Err((parts, chunks)) => {
-            let body = Body::streaming(chunks, Some(pending.ignore_deadline()));
+        OperationReply::Early { value, lease, recorded } => {
+            let unguarded = is_unguarded(&lease);
             let outcome =
                 if unguarded { RequestOutcomeKind::Unguarded } else { RequestOutcomeKind::Ran };
-            (Response::from_parts(parts, body), outcome)
+            (live_response(value, Some(recorded)), outcome, Some(lease), unguarded)
         }
     };
     if unguarded {
@@ -511,26 +511,30 @@ fn outcome_of(reply: &Reply, responder: Responder<'_>) -> RequestOutcomeKind {
     responder.replay_problem(answer).map_or(outcome, RequestOutcomeKind::Refused)
 }
 
+/// The response of the execution that this request began. `recorded` completes when the operation
+/// is recorded; `None` if it already is.
+fn live_response<B>(live: HandlerResponse, recorded: Option<RecordedReply>) -> Response<Body<B>> {
+    match live {
+        HandlerResponse::Buffered(parts, buffered) => {
+            Response::from_parts(parts, Body::buffered(buffered))
+        }
+        HandlerResponse::Chunks(parts, chunks) => {
+            Response::from_parts(parts, Body::streaming(chunks, recorded))
+        }
+    }
+}
+
 /// The response for a reply. A recorded answer can be requested again, so it may be refused while
 /// there is no memory for it.
 fn answer<B>(
     reply: Reply,
-    slot: &ResponseSlot,
+    live: Option<HandlerResponse>,
     responder: Responder<'_>,
     memory: Option<&PeerMemory>,
 ) -> Result<Response<Body<B>>, RequestRefusal> {
-    Ok(match (reply, slot.take()) {
-        (Reply::Ran(_) | Reply::Unguarded(_), Some(HandlerResponse::Buffered(parts, buffered))) => {
-            Response::from_parts(parts, Body::buffered(buffered))
-        }
-        (
-            Reply::Ran(_) | Reply::Unguarded(_),
-            Some(
-                HandlerResponse::Streaming(parts, chunks)
-                | HandlerResponse::Truncated(parts, chunks),
-            ),
-        ) => Response::from_parts(parts, Body::streaming(chunks, None)),
-        (Reply::Ran(answer) | Reply::Unguarded(answer), _) => {
+    Ok(match (reply, live) {
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(live)) => live_response(live, None),
+        (Reply::Ran(answer) | Reply::Unguarded(answer), None) => {
             responder.answer(&answer, Origin::Execution, None)?
         }
         (Reply::Joined(answer), _) => responder.answer(&answer, Origin::Execution, memory)?,

@@ -5,10 +5,65 @@ mod json;
 mod missing;
 
 use http::{HeaderMap, HeaderName};
-use semel::core::{BodyKind, Key, KeyError, Problem, canonical::Pointer};
+use semel::core::{
+    BodyKind, Dialect, Key, KeyError, Problem, canonical::Pointer, dialect::KeyPlace,
+    key::KEY_BYTES_MAX,
+};
 
 use self::cloud_event::EventMode;
 use crate::{header, refusal::RequestRefusal};
+
+/// A place where the key of a request may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyLocation {
+    /// A header; gRPC metadata too.
+    Header(HeaderName),
+    /// One member of a JSON body, or several combined.
+    Json(Vec<Pointer>),
+    /// The source and the id of a CloudEvent.
+    CloudEvent,
+}
+
+impl KeyLocation {
+    /// Where the clients of a provider send the key.
+    #[must_use]
+    pub fn of_dialect(dialect: &Dialect) -> Self {
+        match dialect.key() {
+            KeyPlace::Header(name) => Self::Header(HeaderName::from_static(name)),
+            KeyPlace::Json(pointer) => Self::Json(Pointer::parse(pointer).into_iter().collect()),
+            _ => Self::Header(header::IDEMPOTENCY_KEY),
+        }
+    }
+
+    /// Whether a key from there may be in the body.
+    #[must_use]
+    pub const fn may_be_in_body(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::CloudEvent => true,
+            Self::Header(_) => false,
+        }
+    }
+
+    /// The headers that may hold the key.
+    #[must_use]
+    pub fn headers(&self) -> Vec<HeaderName> {
+        match self {
+            Self::Header(name) => vec![name.clone()],
+            Self::Json(_) => Vec::new(),
+            Self::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
+        }
+    }
+
+    /// Whether a request with these headers may have a key there.
+    #[must_use]
+    pub fn may_be_in(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Header(name) => headers.contains_key(name),
+            Self::Json(_) => true,
+            Self::CloudEvent => cloud_event::may_be_in(headers),
+        }
+    }
+}
 
 /// Where a route finds the key of a request, and whether it must have one.
 ///
@@ -28,14 +83,8 @@ use crate::{header, refusal::RequestRefusal};
 pub struct KeyRule {
     sources: Vec<KeyLocation>,
     requirement: KeyRequirement,
-}
-
-#[derive(Clone, Debug)]
-enum KeyLocation {
-    Header(HeaderName),
-    /// One member of the body, or several combined.
-    Json(Vec<Pointer>),
-    CloudEvent,
+    /// A lower limit than usual for the key of a header or of one member of the body.
+    bytes_max: Option<usize>,
 }
 
 /// Whether a request must have a key, the strictest last.
@@ -120,8 +169,23 @@ impl KeyRule {
         Self::one(KeyLocation::CloudEvent)
     }
 
-    fn one(source: KeyLocation) -> Self {
-        Self { sources: vec![source], requirement: KeyRequirement::Optional }
+    /// Where the clients of a provider send the key. [`IdempotencyLayer::dialect`] uses it.
+    ///
+    /// [`IdempotencyLayer::dialect`]: crate::IdempotencyLayer::dialect
+    #[must_use]
+    pub fn of_dialect(dialect: &Dialect) -> Self {
+        Self::one(KeyLocation::of_dialect(dialect))
+    }
+
+    /// A key at the first of these places that has one.
+    #[must_use]
+    pub fn any(locations: impl IntoIterator<Item = KeyLocation>) -> Self {
+        let sources = locations.into_iter().collect();
+        Self { sources, requirement: KeyRequirement::Optional, bytes_max: None }
+    }
+
+    fn one(location: KeyLocation) -> Self {
+        Self::any([location])
     }
 
     /// Adds the sources of `other` after those of this rule. The result is as strict as the
@@ -155,18 +219,22 @@ impl KeyRule {
         self
     }
 
+    pub(crate) const fn with_requirement_of(mut self, other: &Self) -> Self {
+        self.requirement = other.requirement;
+        self
+    }
+
+    pub(crate) const fn set_bytes_max(&mut self, bytes_max: Option<usize>) {
+        self.bytes_max = bytes_max;
+    }
+
     pub(crate) const fn requirement(&self) -> KeyRequirement {
         self.requirement
     }
 
     /// The headers that may hold the key.
     pub(crate) fn headers(&self) -> Vec<HeaderName> {
-        let headers = |source: &KeyLocation| match source {
-            KeyLocation::Header(name) => vec![name.clone()],
-            KeyLocation::Json(_) => Vec::new(),
-            KeyLocation::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
-        };
-        self.sources.iter().flat_map(headers).collect()
+        self.sources.iter().flat_map(KeyLocation::headers).collect()
     }
 
     /// Whether every header that may hold the key is signed.
@@ -184,7 +252,7 @@ impl KeyRule {
             match source {
                 KeyLocation::Json(_) => return Ok(KeyLookup::InBody(index)),
                 KeyLocation::Header(name) => {
-                    if let Some(key) = in_header(headers, name)? {
+                    if let Some(key) = self.in_header(headers, name)? {
                         return Ok(KeyLookup::Key(key));
                     }
                 }
@@ -208,8 +276,10 @@ impl KeyRule {
     ) -> Result<Option<RequestKey>, RequestRefusal> {
         for source in self.sources.iter().skip(from) {
             let (key, from_body) = match source {
-                KeyLocation::Header(name) => (in_header(headers, name)?, false),
-                KeyLocation::Json(pointers) => (json::key(kind, body, pointers)?, true),
+                KeyLocation::Header(name) => (self.in_header(headers, name)?, false),
+                KeyLocation::Json(pointers) => {
+                    (json::key(kind, body, pointers, self.bytes_max)?, true)
+                }
                 KeyLocation::CloudEvent => match cloud_event::mode(headers)? {
                     Some(EventMode::Binary(key)) => (Some(key), false),
                     Some(EventMode::Structured) => (Some(cloud_event::in_body(body)?), true),
@@ -222,6 +292,21 @@ impl KeyRule {
         }
         Ok(None)
     }
+
+    fn in_header(
+        &self,
+        headers: &HeaderMap,
+        name: &HeaderName,
+    ) -> Result<Option<Key>, RequestRefusal> {
+        let max = self.bytes_max.unwrap_or(KEY_BYTES_MAX);
+        let lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+        match Key::from_header(lines) {
+            Ok(Some(key)) if key.as_str().len() > max => Err(too_long(key.as_str().len(), max)),
+            Ok(key) => Ok(key),
+            Err(KeyError::TooLong { length }) => Err(too_long(length, max)),
+            Err(error) => Err(malformed(error.to_string())),
+        }
+    }
 }
 
 /// A key, and whether it came from the body.
@@ -231,13 +316,12 @@ pub(crate) struct RequestKey {
     pub(crate) from_body: bool,
 }
 
-fn in_header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, RequestRefusal> {
-    let lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
-    Key::from_header(lines).map_err(malformed)
+fn too_long(length: usize, max: usize) -> RequestRefusal {
+    malformed(format!("the key has {length} characters; shorten it to {max} or fewer"))
 }
 
-fn malformed(error: KeyError) -> RequestRefusal {
-    RequestRefusal::detailed(Problem::KeyMalformed, error.to_string())
+fn malformed(detail: String) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::KeyMalformed, detail)
 }
 
 #[cfg(test)]
@@ -305,6 +389,38 @@ mod tests {
         assert!(refusal.detail.unwrap().contains("0x20"));
         let twice = headers(&[("idempotency-key", "a"), ("idempotency-key", "a")]);
         assert_eq!(rule.find_in_headers(&twice).unwrap_err().problem, Problem::KeyMalformed);
+    }
+
+    #[test]
+    fn a_dialect_may_allow_shorter_keys_only() {
+        let mut rule = KeyRule::of_dialect(&Dialect::ADYEN);
+        rule.set_bytes_max(Dialect::ADYEN.key_bytes_max());
+        let find = |length: usize| {
+            let value = "k".repeat(length);
+            let mut headers = HeaderMap::new();
+            headers.append("idempotency-key", value.parse().unwrap());
+            rule.find_in_headers(&headers)
+        };
+        assert_eq!(find(64).unwrap(), KeyLookup::Key(key(&"k".repeat(64))));
+        for length in [65, 255, 256, 300] {
+            let refusal = find(length).unwrap_err();
+            assert_eq!(refusal.problem, Problem::KeyMalformed);
+            let detail = format!("the key has {length} characters; shorten it to 64 or fewer");
+            assert_eq!(refusal.detail.unwrap(), detail);
+        }
+        let mut rule = KeyRule::of_dialect(&Dialect::SQUARE);
+        rule.set_bytes_max(Dialect::SQUARE.key_bytes_max());
+        let find = |member: &str| {
+            let body = format!(r#"{{"idempotency_key":"{member}"}}"#);
+            rule.find_in_request(0, &HeaderMap::new(), &BodyKind::Json, body.as_bytes())
+        };
+        assert!(find(&"k".repeat(45)).unwrap().is_some());
+        // 23 characters of two bytes.
+        for member in ["k".repeat(46), "ü".repeat(23), "k".repeat(300)] {
+            let refusal = find(&member).unwrap_err();
+            assert_eq!(refusal.problem, Problem::KeyMalformed);
+            assert!(refusal.detail.unwrap().ends_with("shorten it to 45 bytes or fewer"));
+        }
     }
 
     #[test]

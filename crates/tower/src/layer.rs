@@ -6,15 +6,16 @@ use std::{
 };
 
 use http::{HeaderName, Method};
+#[cfg(feature = "webhooks")]
+use semel::core::{BodyRule, Keep, OnUnknown, QueryRule};
 use semel::{
     Semel,
-    core::{BodyRule, FingerprintRule, Keep, OnUnknown, Policy, QueryRule, Scope},
+    core::{Dialect, FingerprintRule, Policy, Scope},
 };
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, DeadlineRule, INBOX_RETENTION, Idempotency, KeyRule, RecordContent,
-    Signature,
+    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, KeyRule, LookupPath, RecordContent,
     config::{LayerConfig, deprecation},
 };
 
@@ -79,9 +80,10 @@ impl IdempotencyLayer {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn inbox(semel: &Semel, source: Scope, signature: Signature) -> Self {
+    #[cfg(feature = "webhooks")]
+    pub fn inbox(semel: &Semel, source: Scope, signature: crate::Signature) -> Self {
         let policy = Policy {
-            retention: INBOX_RETENTION,
+            retention: crate::INBOX_RETENTION,
             keep: Keep::Success,
             on_unknown: OnUnknown::Rerun,
             ..Policy::default()
@@ -106,6 +108,28 @@ impl IdempotencyLayer {
     /// required.
     pub fn key(self, rule: KeyRule) -> Self {
         self.with(|config| config.set_key(rule))
+    }
+
+    /// Speaks the dialect of a provider: the statuses and the documents of the layer's own errors,
+    /// and the longest key. It also sets where the [key](IdempotencyLayer::key) is, so set that
+    /// afterwards if it is elsewhere. What runs and what is replayed is the same in every dialect,
+    /// and so are the errors of gRPC.
+    ///
+    /// ```
+    /// use semel::{MemoryStore, Semel, core::{Dialect, Problem, Scope}};
+    /// use semel_tower::{Callers, IdempotencyLayer};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let semel = Semel::new(MemoryStore::new());
+    /// let dialect = Dialect::STRIPE.with_status(Problem::ResponseNotRetained, 400)?;
+    /// let layer = IdempotencyLayer::new(&semel, Scope::new("charges")?, Callers::anonymous())
+    ///     .dialect(dialect);
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dialect(self, dialect: Dialect) -> Self {
+        self.with(|config| config.set_dialect(dialect))
     }
 
     /// A former scope of this layer's operations. A new operation is looked up there too and gets
@@ -221,7 +245,8 @@ impl IdempotencyLayer {
     ///
     /// A verified request is [anonymous](Callers::anonymous) whatever credential it carries, and
     /// the full policy applies to a [key in its body](KeyRule::json).
-    pub fn signature(self, signature: Signature) -> Self {
+    #[cfg(feature = "webhooks")]
+    pub fn signature(self, signature: crate::Signature) -> Self {
         self.with(|config| config.set_signature(signature))
     }
 
@@ -254,9 +279,38 @@ impl IdempotencyLayer {
         self.with(|config| config.read_on = time)
     }
 
-    /// Obeys the deadlines that clients send. By default they are not read.
+    /// Obeys the deadlines that clients send. By default none is read.
+    ///
+    /// In either case a guarded operation does not see its client's `grpc-timeout`: a gRPC server
+    /// would cancel the operation at that deadline, and the outcome would be unknown.
     pub fn deadline(self, rule: DeadlineRule) -> Self {
-        self.with(|config| config.deadline = Some(rule))
+        self.with(|config| config.deadline = rule)
+    }
+
+    /// Lets pages of other origins send requests: answers their preflights and computes
+    /// `Access-Control-*` for each response, replays and refusals included. Those headers of the
+    /// service are replaced and never recorded. No other CORS layer may be around this one.
+    ///
+    /// In axum, use [`Router::layer`](axum::Router::layer), so that preflights reach this layer.
+    pub fn cors(self, cors: Cors) -> Self {
+        self.with(|config| config.cors = Some(Arc::new(cors)))
+    }
+
+    /// Lets a caller look up its own operation with `GET` under this path, without sending it
+    /// again. By default there is no such path.
+    ///
+    /// The answer is a JSON document: `state` (`in_flight`, `completed`, `released`, `held`; 404
+    /// `absent`), `attempt`, `claimed_at`, `ended_at`, and of a completed operation `expires_at`
+    /// and `answer`, with `status`, `headers`, `body` (or `body_base64`) and `trailers` as they are
+    /// replayed, or `retained: false`. The record of another caller is absent, and
+    /// [anonymous](Callers::anonymous) callers are refused. Nothing runs.
+    ///
+    /// **Any client that can be the caller can read the answer with the key alone.** A replay also
+    /// needs an equal request.
+    ///
+    /// In axum, use [`Router::layer`](axum::Router::layer), so that the path reaches this layer.
+    pub fn lookup(self, path: LookupPath) -> Self {
+        self.with(|config| config.lookup = Some(path))
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

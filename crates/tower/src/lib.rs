@@ -382,6 +382,19 @@
 //! answer, and its handler for the end. An answer that is a stream of messages needs [`Streaming`]
 //! among its extensions, or it is collected before its first message is sent.
 //!
+//! # Features
+//!
+//! | feature | default | what it is for |
+//! |---|---|---|
+//! | `axum` | on | extractors, and the whole path of a nested route |
+//! | `compression` | on | decodes gzip and deflate before a body is fingerprinted |
+//! | `transactional` | on | the extractor of a transaction that carries the record |
+//! | `webhooks` | on | signatures of webhooks |
+//! | `jwt`, `jwks-url` | off | callers that a verified JSON Web Token names |
+//! | `mtls` | off | callers that a client certificate names |
+//!
+//! Without `compression` a compressed body is compared as it was sent.
+//!
 //! # The order of layers
 //!
 //! Outside go layers that concern one request: tracing, timeouts of the client, CORS (allow
@@ -397,11 +410,8 @@
 //! [`layer`](axum::Router::layer) guards the fallback too, whose 404 would be recorded.
 
 #![cfg_attr(
-    not(feature = "axum"),
-    allow(
-        rustdoc::broken_intra_doc_links,
-        reason = "what axum users need is linked with axum only"
-    )
+    not(all(feature = "axum", feature = "transactional", feature = "webhooks")),
+    allow(rustdoc::broken_intra_doc_links, reason = "the links are those of the default features")
 )]
 
 mod body;
@@ -411,6 +421,7 @@ mod capture;
 mod collect;
 mod config;
 mod content_coding;
+mod cors;
 mod deadline;
 #[cfg(feature = "axum")]
 mod extract;
@@ -418,10 +429,13 @@ mod former;
 mod future;
 mod grpc;
 mod guard;
+mod handler_signals;
 pub mod header;
 mod host;
 mod key;
 mod layer;
+mod lookup;
+mod lookup_path;
 mod memory;
 mod observe;
 mod offload;
@@ -430,13 +444,19 @@ mod refusal;
 mod replay_headers;
 mod reply;
 mod request;
-mod response_slot;
+mod response_facts;
 mod service;
+#[cfg(feature = "webhooks")]
+mod signature;
+#[cfg(not(feature = "webhooks"))]
+#[path = "signature/disabled.rs"]
 mod signature;
 mod subject;
 mod tee_body;
 #[cfg(test)]
 mod testing;
+#[cfg(all(feature = "axum", feature = "transactional"))]
+mod transaction;
 mod upstream_problem;
 
 pub use body::Body;
@@ -445,32 +465,36 @@ pub use caller::ClientCertificateError;
 #[cfg(feature = "jwks-url")]
 pub use caller::check_jwks_url;
 pub use caller::{
-    Callers, CallersError, CertificateField, ClientCertificate, Network, NetworkError, PeerAddress,
-    SECRET_BYTES_MIN, Secret, SecretError,
+    Callers, CallersError, CertificateField, ClientCertificate, ClientContext, Network,
+    NetworkError, SECRET_BYTES_MIN, Secret, SecretError,
 };
 #[cfg(feature = "jwt")]
 pub use caller::{Jwks, JwksError, JwtVerifier};
-pub use capture::{
-    CallBroken, EndsWithConnection, NeverReached, READ_ON_DEFAULT, RecordContent, Streaming,
-};
+pub use config::{READ_ON_DEFAULT, RecordContent};
+pub use cors::{AllowedOrigin, AllowedOriginError, Cors, ResponseCors, preflighted_method};
 pub use deadline::{DeadlineHeader, DeadlineRule};
 #[cfg(feature = "axum")]
-pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
+pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};
 pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
-pub use key::KeyRule;
+pub use handler_signals::{CallBroken, EndsWithConnection, NeverReached, Streaming};
+pub use key::{KeyLocation, KeyRule};
 pub use layer::IdempotencyLayer;
+pub use lookup_path::{LookupPath, LookupPathError};
 pub use memory::{MemoryBudget, PeerMemory};
 pub use outcome::{RequestOutcome, RequestOutcomeKind};
 pub use refusal::CallerFailure;
 pub use replay_headers::may_be_kept;
-pub use reply::refusal;
-pub use semel::{Lease, Sender, transactional::INBOX_RETENTION};
+pub use reply::{add_retry_advice, refusal, refusal_in};
+pub use semel::{INBOX_RETENTION, Lease, Sender};
 pub use service::Idempotency;
+#[cfg(feature = "webhooks")]
 pub use signature::{
     Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
+#[cfg(all(feature = "axum", feature = "transactional"))]
+pub use transaction::Tx;
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 
 use crate::{
     body::Body,
-    caller::Identified,
+    caller::{ClientContext, Identified},
     config::LayerConfig,
     grpc,
     guard::{self, GuardedRequest},
     key::{KeyLookup, KeyRequirement},
-    memory::{MemoryUse, PeerMemory},
+    memory::MemoryUse,
     offload,
     refusal::RequestRefusal,
     request,
@@ -50,7 +50,7 @@ where
             let answer =
                 ResponseTee::new(max, grpc::is_grpc_request(parts.version, &parts.headers), end_tx);
             tokio::spawn(observed.run(body_rx, ended));
-            let memory = parts.extensions.get::<PeerMemory>();
+            let memory = ClientContext::memory_of(&parts.extensions);
             let memory = memory.map(|memory| memory.reservation(MemoryUse::Requests));
             let tee = RequestTee::new(&body, config.policy.request_bytes_max, memory, body_tx);
             let body = Body::observed(body, BodyTee::Request(tee));
@@ -109,11 +109,15 @@ impl ObservedRequest {
         config.deadline_of(&parts.headers).map_err(refused)?;
         // Identified now, because the request and its extensions move on to the service.
         let caller = config.callers.identify(parts);
-        if let Err(refusal) = &caller {
+        // Keys that verify the caller are awaited beside the request.
+        let waits_for_keys = matches!(&caller, Err(refusal) if refusal.waits_for_keys());
+        if let Err(refusal) = &caller
+            && !waits_for_keys
+        {
             config.report_caller_failure(refusal);
-        }
-        if let (KeyLookup::Key(_), Err(refusal)) = (&found, &caller) {
-            return Err(ObservedOutcome::Refuse(refusal.problem));
+            if let KeyLookup::Key(_) = &found {
+                return Err(ObservedOutcome::Refuse(refusal.problem));
+            }
         }
         if request::is_declared_over(&parts.headers, body, config.policy.request_bytes_max) {
             return Err(ObservedOutcome::Refuse(Problem::BodyTooLarge));
@@ -123,7 +127,11 @@ impl ObservedRequest {
             .semel
             .admit_observed(&config.scope, &counted.caller)
             .map_err(ObservedOutcome::Refuse)?;
-        let (config, parts) = (Arc::clone(config), request::head(parts));
+        let mut head = request::head(parts);
+        if waits_for_keys {
+            head.extensions = parts.extensions.clone();
+        }
+        let (config, parts) = (Arc::clone(config), head);
         Ok(Self { config, parts, found, caller, admission })
     }
 
@@ -132,7 +140,14 @@ impl ObservedRequest {
         body_rx: oneshot::Receiver<ObservedBody>,
         ended: oneshot::Receiver<ResponseEnd>,
     ) {
-        let Self { config, parts, found, caller, admission } = self;
+        let Self { config, parts, found, mut caller, admission } = self;
+        if matches!(&caller, Err(refusal) if refusal.waits_for_keys()) {
+            config.callers.keys_refreshed().await;
+            caller = config.callers.identify(&parts);
+            if let Err(refusal) = &caller {
+                config.report_caller_failure(refusal);
+            }
+        }
         let would = match body_rx.await {
             Err(_) => ObservedOutcome::Unread,
             Ok(ObservedBody::Refused(problem)) => ObservedOutcome::Refuse(problem),

@@ -38,7 +38,7 @@ static QUEUE: LazyLock<Arc<OffloadQueue>> = LazyLock::new(|| {
 /// Whether the work on a body is too much for a serving thread.
 pub(crate) fn needs_offload(headers: &HeaderMap, body: &[u8]) -> bool {
     let coding = ContentCoding::of(headers);
-    let is_coded = matches!(coding, ContentCoding::Gzip | ContentCoding::Deflate);
+    let is_coded = coding.is_decoded();
     body.len() > PLAIN_BYTES || (is_coded && coding.decoded_bytes_max(body.len()) > DECODED_BYTES)
 }
 

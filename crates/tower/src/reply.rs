@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use semel::core::{Answer, Content, Field, Problem, RetryContext, StoredResponse};
+use semel::core::{Answer, Content, Dialect, Field, Problem, RetryContext, StoredResponse};
 
 use crate::{
     body::Body,
@@ -23,6 +23,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Responder<'a> {
     pub(crate) docs: Option<&'a Docs>,
+    pub(crate) dialect: &'a Dialect,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
     /// Whether it is a webhook, whose sender needs only the status.
@@ -54,17 +55,21 @@ impl Responder<'_> {
         if self.grpc {
             return self.grpc_status(*problem, detail.as_deref());
         }
-        let document = problem.document(detail.as_deref());
+        let document = self.dialect.document(*problem, detail.as_deref());
         let mut response = Response::new(Body::buffered(BufferedBody::new(document.into(), None)));
-        *response.status_mut() = status(problem.status());
+        *response.status_mut() = status(self.dialect.status(*problem));
         let headers = response.headers_mut();
-        let content_type = HeaderValue::from_static("application/problem+json");
+        let content_type = HeaderValue::from_static(self.dialect.media_type());
         headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
         if let Some(challenge) = challenge {
             headers.insert(header::WWW_AUTHENTICATE, challenge.clone());
         }
-        add_retry_advice(headers, problem.retry_after(self.retry));
+        let retry_after = problem.retry_after(self.retry);
+        add_retry_advice(headers, retry_after);
+        if let Some(name) = self.dialect.retry_header() {
+            headers.insert(HeaderName::from_static(name), yes_or_no(retry_after.is_some()));
+        }
         self.describe(headers);
         response
     }
@@ -131,11 +136,8 @@ impl Responder<'_> {
 
 /// Adds the retry advice in every header that an SDK is known to obey: without it the SDKs of
 /// Stripe and those that Stainless generates retry each 409 and each 5xx.
-fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
-    let should_retry = HeaderValue::from_static(match retry_after {
-        Some(_) => "true",
-        None => "false",
-    });
+pub fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
+    let should_retry = yes_or_no(retry_after.is_some());
     headers.insert(SHOULD_RETRY, should_retry.clone());
     headers.insert(STRIPE_SHOULD_RETRY, should_retry);
     if let Some(after) = retry_after {
@@ -147,12 +149,27 @@ fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
     }
 }
 
-/// A problem as a response: a document, or for gRPC a trailers-only response.
+const fn yes_or_no(yes: bool) -> HeaderValue {
+    HeaderValue::from_static(if yes { "true" } else { "false" })
+}
+
+/// A problem as a response in the default dialect: a document, or for gRPC a trailers-only
+/// response.
 ///
 /// For code around the layer that answers with a problem in the same form: the layer passes on the
 /// errors of unguarded requests. `context` is what a retry of the request would meet.
 pub fn refusal<B>(problem: Problem, grpc: bool, context: RetryContext) -> Response<Body<B>> {
-    Responder { docs: None, grpc, inbox: false, retry: context }.refuse(&problem.into())
+    refusal_in(&Dialect::IETF, problem, grpc, context)
+}
+
+/// As [`refusal`], in this dialect.
+pub fn refusal_in<B>(
+    dialect: &Dialect,
+    problem: Problem,
+    grpc: bool,
+    context: RetryContext,
+) -> Response<Body<B>> {
+    Responder { docs: None, dialect, grpc, inbox: false, retry: context }.refuse(&problem.into())
 }
 
 /// Reads the problem of a placeholder that the capture encoded.
@@ -162,7 +179,7 @@ fn read_problem_answer(stored: &StoredResponse, origin: Origin) -> Option<Proble
     if !ours || *name != IDEMPOTENCY_PROBLEM.as_str() {
         return None;
     }
-    Problem::from_slug(str::from_utf8(value).ok()?, stored.status)
+    Problem::with_slug(str::from_utf8(value).ok()?)
 }
 
 fn restore<B>(

@@ -8,12 +8,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, Version};
+use http::{HeaderMap, Method, Request, Response, Version};
 use semel::{EventKind, Lease};
 use tower_service::Service;
 
 use crate::{
-    BoxError,
+    BoxError, LookupPath, ResponseCors,
     body::Body,
     config::LayerConfig,
     future::ResponseFuture,
@@ -21,7 +21,7 @@ use crate::{
     guard::RequestGuard,
     header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
     key::{KeyLookup, KeyRequirement},
-    observe,
+    lookup, observe, preflighted_method,
     refusal::RequestRefusal,
 };
 
@@ -38,6 +38,33 @@ pub struct Idempotency<S> {
 impl<S> Idempotency<S> {
     pub(crate) const fn new(inner: S, config: Arc<LayerConfig>) -> Self {
         Self { inner, config }
+    }
+
+    /// The rule for pages of other origins, if this layer has one, for the response to a request
+    /// with these headers. For a failure of the service, whose error the layer passes on.
+    pub fn response_cors(&self, headers: &HeaderMap) -> Option<Box<ResponseCors>> {
+        self.config.response_cors(headers)
+    }
+
+    /// Whether a request [looks an operation up](crate::IdempotencyLayer::lookup).
+    #[must_use]
+    pub fn is_lookup(&self, method: &Method, path: &str) -> bool {
+        self.lookup_path(method, path).is_some()
+    }
+
+    /// Whether the layer answers a request without the service: a preflight, where it has a rule
+    /// for pages of other origins, or a look-up.
+    pub fn answers<B>(&self, request: &Request<B>) -> bool {
+        let (method, headers) = (request.method(), request.headers());
+        let is_preflight = || preflighted_method(method, headers).is_some();
+        (self.config.cors().is_some() && is_preflight())
+            || self.is_lookup(method, request.uri().path())
+    }
+
+    /// The path of look-ups, if the request is one. An observing layer has none.
+    fn lookup_path(&self, method: &Method, path: &str) -> Option<&LookupPath> {
+        let lookup = self.config.lookup.as_ref().filter(|_| !self.config.observes());
+        lookup.filter(|lookup| lookup.takes(method, path))
     }
 
     /// The guarded service, mutable.
@@ -64,10 +91,39 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<ReqB>) -> Self::Future {
+    fn call(&mut self, request: Request<ReqB>) -> Self::Future {
+        if let Some(response) = self.config.preflight(request.method(), request.headers()) {
+            return ResponseFuture::guarded(Box::pin(ready(Ok(response))));
+        }
+        let cors = self.response_cors(request.headers());
+        self.handle(request).with_cors(cors)
+    }
+}
+
+impl<S> Idempotency<S> {
+    /// Handles a request that is no preflight.
+    fn handle<ReqB, ResB>(
+        &mut self,
+        mut request: Request<ReqB>,
+    ) -> ResponseFuture<S::Future, ResB, S::Error>
+    where
+        S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError> + Send + 'static,
+        ReqB: http_body::Body<Data = Bytes> + Send + 'static,
+        ReqB::Error: Into<BoxError>,
+        ResB: http_body::Body<Data = Bytes> + Send + 'static,
+        ResB::Error: Into<BoxError>,
+    {
         let observe = self.config.observes();
         if !observe {
             strip_forged(request.headers_mut());
+        }
+        if let Some(path) = self.lookup_path(request.method(), request.uri().path()) {
+            let (config, path) = (Arc::clone(&self.config), path.clone());
+            let (parts, _) = request.into_parts();
+            let answer = async move { Ok(lookup::respond(config, path, parts).await) };
+            return ResponseFuture::guarded(Box::pin(answer));
         }
         let version = request.version();
         let signature = self.config.signature.as_ref();
@@ -151,6 +207,9 @@ impl<S> Idempotency<S> {
 
 /// Headers that only a gateway may send to its upstream.
 fn strip_forged(headers: &mut HeaderMap) {
-    headers.remove(IDEMPOTENCY_FENCE);
-    headers.remove(IDEMPOTENCY_ATTEMPT);
+    // One pass is cheaper than two lookups, and most requests have neither.
+    if headers.keys().any(|name| *name == IDEMPOTENCY_FENCE || *name == IDEMPOTENCY_ATTEMPT) {
+        headers.remove(IDEMPOTENCY_FENCE);
+        headers.remove(IDEMPOTENCY_ATTEMPT);
+    }
 }

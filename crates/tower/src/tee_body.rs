@@ -11,10 +11,11 @@ use tokio::sync::oneshot;
 use crate::{
     BoxError, NeverReached,
     buffered_body::BufferedBody,
-    capture::{self, Judgement, ResponseFacts},
     collect::BodyCollector,
+    handler_signals,
     memory::Reservation,
     request,
+    response_facts::{Judgement, ResponseFacts},
     upstream_problem::DOCUMENT_BYTES_MAX,
 };
 
@@ -163,7 +164,7 @@ impl ResponseTee {
 
     /// Takes the head of the answer.
     pub(crate) fn begin<B: Body>(&mut self, parts: &Parts, body: &B) {
-        let retained = !capture::is_stream(parts, body, self.max);
+        let retained = !handler_signals::is_stream(parts, body, self.max);
         // Reading the head removes headers that are addressed to a guarding layer.
         let facts = ResponseFacts::take(&mut parts.clone(), self.grpc);
         self.head =
@@ -178,7 +179,7 @@ impl ResponseTee {
     pub(crate) fn fail<E: 'static>(&mut self, error: &E) {
         let error: &dyn Any = error;
         let ended = match error.downcast_ref::<BoxError>() {
-            Some(error) => capture::failed(&**error),
+            Some(error) => handler_signals::failed(&**error),
             None if error.is::<NeverReached>() => ExecutionResult::NeverReached,
             None => ExecutionResult::Broken(Reason::OperationError),
         };
@@ -219,7 +220,7 @@ impl ResponseTee {
             }
             head => {
                 let bytes = head.map_or(0, |head| head.bytes);
-                let reason = capture::lost_after(bytes, error);
+                let reason = handler_signals::lost_after(bytes, error);
                 self.report(ResponseEnd::Otherwise(ExecutionResult::Broken(reason)));
             }
         }

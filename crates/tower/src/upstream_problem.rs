@@ -3,12 +3,13 @@
 //! A Semel behind this layer names the problem of a refusal in `Idempotency-Problem`, and most
 //! problems mean that nothing was done. The header alone proves nothing: a service that calls
 //! another one through Semel and copies its response headers sends the problem of that call on an
-//! answer of its own. So the header counts only if the whole answer is the problem: the status, the
-//! media type and the `type` of the document agree with it. A success or a redirect is never a
-//! problem. For gRPC the answer has to be trailers-only, with the code of the problem.
+//! answer of its own. So the header counts only if the whole answer is the problem: the media type,
+//! and the `type` and the `status` of the document. A success or a redirect is never a problem. The
+//! status itself may be any error: the other Semel may speak another dialect. For gRPC the answer
+//! has to be trailers-only, with the code of the problem.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header, response::Parts};
-use semel::core::{Problem, Verdict};
+use semel::core::{Dialect, Problem, Verdict};
 
 use crate::{buffered_body::BufferedBody, grpc, header::IDEMPOTENCY_PROBLEM};
 
@@ -19,7 +20,8 @@ pub(crate) const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeclaredProblem {
     problem: Problem,
-    is_grpc: bool,
+    /// `None` for gRPC.
+    status: Option<u16>,
 }
 
 impl DeclaredProblem {
@@ -33,19 +35,22 @@ impl DeclaredProblem {
             let is_declared =
                 |problem: &&Problem| problem.slug() == slug && grpc::code(**problem) == code;
             let problem = *Problem::ALL.iter().find(is_declared)?;
-            return (parts.status == StatusCode::OK).then_some(Self { problem, is_grpc: true });
+            return (parts.status == StatusCode::OK).then_some(Self { problem, status: None });
         }
-        let problem = Problem::from_slug(slug, parts.status.as_u16())?;
-        is_problem_document(&parts.headers).then_some(Self { problem, is_grpc: false })
+        let problem = Problem::with_slug(slug)?;
+        let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+        let status = Some(parts.status.as_u16());
+        (is_error && is_problem_document(&parts.headers)).then_some(Self { problem, status })
     }
 
     /// The verdict on the answer, if its body agrees with its headers.
     pub(crate) fn verdict(self, buffered: &BufferedBody) -> Option<Verdict> {
         let data = buffered.data();
-        let agrees = if self.is_grpc {
-            data.is_empty() && buffered.trailers().is_none()
-        } else {
-            data.len() <= DOCUMENT_BYTES_MAX && self.problem.is_type_of(data)
+        let agrees = match self.status {
+            None => data.is_empty() && buffered.trailers().is_none(),
+            Some(status) => {
+                data.len() <= DOCUMENT_BYTES_MAX && self.problem.is_document(status, data)
+            }
         };
         agrees.then(|| self.problem.verdict())
     }
@@ -54,7 +59,10 @@ impl DeclaredProblem {
 fn is_problem_document(headers: &HeaderMap) -> bool {
     let essence = |value: &HeaderValue| {
         let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
-        essence.trim_ascii().eq_ignore_ascii_case(b"application/problem+json")
+        let essence = essence.trim_ascii();
+        let is_of =
+            |dialect: Dialect| dialect.media_type().as_bytes().eq_ignore_ascii_case(essence);
+        Dialect::ALL.into_iter().any(is_of)
     };
     headers.get(header::CONTENT_TYPE).is_some_and(essence)
 }
@@ -72,7 +80,12 @@ mod tests {
 
     /// The response of the layer itself for a problem.
     async fn sent(problem: Problem, grpc: bool) -> (Parts, Bytes) {
-        let response = reply::refusal::<http_body_util::Full<Bytes>>(problem, grpc, HOLD);
+        sent_in(&Dialect::IETF, problem, grpc).await
+    }
+
+    async fn sent_in(dialect: &Dialect, problem: Problem, grpc: bool) -> (Parts, Bytes) {
+        type Body = http_body_util::Full<Bytes>;
+        let response = reply::refusal_in::<Body>(dialect, problem, grpc, HOLD);
         let (parts, body) = response.into_parts();
         (parts, body.collect().await.unwrap().to_bytes())
     }
@@ -84,10 +97,14 @@ mod tests {
 
     #[tokio::test]
     async fn every_problem_of_a_layer_is_recognized_by_a_layer_in_front() {
-        for problem in Problem::ALL {
-            for grpc in [false, true] {
-                let (parts, body) = sent(*problem, grpc).await;
-                assert_eq!(verdict(&parts, &body), Some(problem.verdict()), "{problem:?} {grpc}");
+        let other_status = Dialect::STRIPE.with_status(Problem::KeyReused, 409).unwrap();
+        for dialect in Dialect::ALL.into_iter().chain([other_status]) {
+            for problem in Problem::ALL {
+                for grpc in [false, true] {
+                    let (parts, body) = sent_in(&dialect, *problem, grpc).await;
+                    let found = verdict(&parts, &body);
+                    assert_eq!(found, Some(problem.verdict()), "{dialect:?} {problem:?} {grpc}");
+                }
             }
         }
     }
@@ -100,17 +117,18 @@ mod tests {
             other.status = StatusCode::from_u16(status).unwrap();
             assert_eq!(verdict(&other, &body), None, "{status}");
         }
-        for media_type in ["application/json", "application/problem+jsonx", "text/html"] {
+        for media_type in ["application/jsonx", "application/problem+jsonx", "text/html"] {
             let mut other = parts.clone();
             let value = HeaderValue::from_static(media_type);
             other.headers.insert(header::CONTENT_TYPE, value);
             assert_eq!(verdict(&other, &body), None, "{media_type}");
         }
-        let foreign = Problem::KeyReused.document(None);
+        let foreign = Dialect::IETF.document(Problem::KeyReused, None);
         for body in ["", "{}", "busy", r#"{"type":"about:blank"}"#, &foreign] {
             assert_eq!(verdict(&parts, body.as_bytes()), None, "{body}");
         }
-        let long = Problem::InProgress.document(Some(&"x".repeat(DOCUMENT_BYTES_MAX)));
+        let long =
+            Dialect::IETF.document(Problem::InProgress, Some(&"x".repeat(DOCUMENT_BYTES_MAX)));
         assert_eq!(verdict(&parts, long.as_bytes()), None);
         for slug in ["key-reused", "no-such", "", "in-progress, in-progress"] {
             let mut other = parts.clone();

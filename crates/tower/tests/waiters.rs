@@ -100,6 +100,8 @@ impl Process {
             assert!(begun.elapsed() < Duration::from_secs(30), "{} wait", self.semel.waiting());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        // Real time must pass: threads and connections that waiters should not hold would be seen
+        // by then.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let after = Taken::now();
         let bytes = after.resident_bytes.saturating_sub(before.resident_bytes);

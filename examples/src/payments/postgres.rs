@@ -49,7 +49,7 @@ pub async fn open(url: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
 }
 
 fn together(pool: Pool) -> anyhow::Result<(Router, Semel)> {
-    let store: PgTransactionalStore = PgDatabase::new(pool).with_connection_handoff().store();
+    let store: PgTransactionalStore = PgDatabase::new(pool).store();
     let semel = Semel::new(store.clone());
     let route = post(pay).route_layer(guarded(&semel, Mode::OneTransaction)?);
     Ok((Router::new().route("/payments", route).with_state(store), semel))

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use semel_testkit::http::TestResponse;
 use tokio::{
     join,
     sync::watch,
@@ -19,10 +20,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{
-    client::{Answer, pay},
-    support::Service,
-};
+use crate::{client::pay, support::Service};
 
 const CLIENTS: usize = 16;
 
@@ -38,7 +36,7 @@ fn kills() -> u32 {
 pub(crate) struct KillReport {
     pub(crate) kills: u32,
     /// The answer to each key that got 201.
-    pub(crate) paid: BTreeMap<String, Answer>,
+    pub(crate) paid: BTreeMap<String, TestResponse>,
 }
 
 /// Starts a service, lets clients pay, and kills it repeatedly.
@@ -71,7 +69,7 @@ async fn pay_on(
     client: usize,
     address: watch::Receiver<SocketAddr>,
     stop: Arc<AtomicBool>,
-) -> Vec<(String, Answer)> {
+) -> Vec<(String, TestResponse)> {
     let mut paid = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let key = format!("client-{client}-{}", paid.len());
@@ -82,14 +80,14 @@ async fn pay_on(
     paid
 }
 
-async fn until_paid(key: &str, address: &watch::Receiver<SocketAddr>) -> Answer {
+async fn until_paid(key: &str, address: &watch::Receiver<SocketAddr>) -> TestResponse {
     let begun = Instant::now();
     loop {
         let to = *address.borrow();
         match pay(to, key, 4900).await {
             Some(answer) if answer.status == 201 => return answer,
             Some(answer) => {
-                let again = [409, 500, 503, 504].contains(&answer.status);
+                let again = [409, 500, 503, 504].contains(&answer.status.as_u16());
                 assert!(again, "{key} gets {answer:?}");
             }
             None => {}
@@ -106,8 +104,7 @@ impl KillReport {
         let service = spawn_blocking(move || Service::start(&mut command)).await.unwrap();
         for (key, first) in &self.paid {
             let again = pay(service.address, key, 4900).await.unwrap();
-            let first = Answer { replayed: true, ..first.clone() };
-            assert_eq!(again, first, "{key}");
+            again.assert_replay_of(first);
         }
     }
 }

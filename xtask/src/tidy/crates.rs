@@ -1,5 +1,7 @@
 //! What every manifest has to say, and the one list of foreign crates.
 
+use toml::Value;
+
 use super::graph::{Package, packages};
 use super::manifest::{self, Dependency, Kind};
 use super::tree::{Finding, Tree, numbered};
@@ -14,15 +16,15 @@ const SHIPPED_APART: &str = "crates/sqlx/Cargo.toml";
 
 /// Lints and licence are decided once, for all crates.
 pub(crate) fn crates_take_lints_and_licence_from_the_workspace(tree: &Tree) -> Vec<Finding> {
-    const WANTED: [(&str, &str, &str); 2] = [
-        ("lints", "workspace", "add [lints] workspace = true"),
-        ("package", "license.workspace", "add license.workspace = true to [package]"),
+    const WANTED: [(&[&str], &str); 2] = [
+        (&["lints", "workspace"], "add [lints] workspace = true"),
+        (&["package", "license", "workspace"], "add license.workspace = true to [package]"),
     ];
     let mut findings = Vec::new();
     for package in members(tree) {
         let text = tree.text(&package.manifest()).unwrap_or_default();
-        for (table, key, instead) in WANTED {
-            if manifest::value(text, table, key).as_deref() != Some("true") {
+        for (path, instead) in WANTED {
+            if manifest::value(text, path) != Some(Value::Boolean(true)) {
                 findings.push(Finding::file(&package.manifest(), instead));
             }
         }
@@ -37,18 +39,12 @@ fn lints_apart(tree: &Tree) -> Vec<Finding> {
         return Vec::new();
     };
     let differs = |table: &&str| {
-        let ours = section(root.unwrap_or_default(), &format!("[workspace.lints.{table}]"));
-        ours != section(apart, &format!("[lints.{table}]"))
+        let ours = manifest::value(root.unwrap_or_default(), &["workspace", "lints", table]);
+        ours != manifest::value(apart, &["lints", table])
     };
     let what = |table| format!("make [lints.{table}] the same as the root's [workspace.lints]");
     let tables = ["rust", "clippy"].into_iter().filter(differs);
     tables.map(|table| Finding::file(SHIPPED_APART, what(table))).collect()
-}
-
-/// The lines of a table of a manifest.
-fn section<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
-    let lines = text.lines().skip_while(|line| *line != heading).skip(1);
-    lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty()).collect()
 }
 
 /// What is built is what the registry has, byte for byte: no git repository, no other registry, and

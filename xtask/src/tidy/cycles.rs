@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_root_defines_itself_is_a_node() {
+    fn a_definition_in_the_crate_root_is_a_node() {
         let root = "mod one; pub struct Config { part: one::Part }";
         let files = [("crates/a/src/lib.rs", root), ("crates/a/src/one.rs", "use crate::Config;")];
         assert_eq!(shown(&files).len(), 1);

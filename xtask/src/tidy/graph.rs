@@ -72,7 +72,7 @@ impl Package {
 pub(crate) fn packages(tree: &Tree) -> Vec<Package> {
     let manifests = tree.files().filter_map(|(path, text)| {
         let folder = path.strip_suffix("/Cargo.toml")?.to_owned();
-        let name = manifest::value(text, "package", "name")?;
+        let name = manifest::value(text, &["package", "name"])?.as_str()?.to_owned();
         Some(Package { name, folder, dependencies: manifest::dependencies(text) })
     });
     manifests.collect()

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tests_compile_is_left_out() {
+    fn code_compiled_only_for_tests_is_left_out() {
         assert_eq!(texts("a; #[cfg(test)] mod tests { fn b() { c } } d"), ["a", ";", "d"]);
         assert_eq!(texts("#[cfg(test)] #[path = \"x\"] mod b; c"), ["c"]);
         assert_eq!(texts("#[cfg(all(test, unix))] use b::{c, d}; e"), ["e"]);

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::tree::{Finding, Tree, numbered};
+use super::tokens::{is_name, shipped};
+use super::tree::{Finding, Tree};
+
+/// The keywords before the name of a type.
+const KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "union", "type"];
 
 /// Names that several types may have, with the reason.
-const SHARED_NAMES: [(&str, &str); 10] = [
+const SHARED_NAMES: [(&str, &str); 11] = [
     ("Args", "the arguments of one command, private to its file"),
+    ("BoxError", "the usual alias of a boxed error in crates that do not know each other"),
     ("Options", "the options of one backend, named with its crate"),
     ("PgDatabase", "crates/sqlx mirrors the names of crates/postgres"),
     ("PgTransaction", "crates/sqlx mirrors the names of crates/postgres"),
@@ -52,22 +57,23 @@ fn program(path: &str) -> Option<&str> {
 }
 
 /// The types that a file defines outside its tests, with their lines. Associated types, types of
-/// macros and types inside functions are indented and do not count.
-fn definitions(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let shipped = numbered(text).take_while(|(_, line)| *line != "#[cfg(test)]");
-    shipped.filter_map(|(number, line)| Some((number, defined(line)?)))
-}
-
-/// The name of the type that a line defines.
-fn defined(line: &str) -> Option<&str> {
-    let line = match line.strip_prefix("pub(") {
-        Some(rest) => rest.split_once(") ")?.1,
-        None => line.strip_prefix("pub ").unwrap_or(line),
-    };
-    let rest = ["struct ", "enum ", "trait ", "union ", "type "]
-        .iter()
-        .find_map(|keyword| line.strip_prefix(keyword))?;
-    rest.split(|character: char| !character.is_alphanumeric() && character != '_').next()
+/// macros and types inside functions or modules are within braces and do not count.
+fn definitions(text: &str) -> Vec<(usize, &str)> {
+    let tokens = shipped(text);
+    let mut depth = 0_usize;
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        match token.text {
+            "{" | "(" => depth += 1,
+            "}" | ")" => depth = depth.saturating_sub(1),
+            keyword if depth == 0 && KEYWORDS.contains(&keyword) => {
+                let name = tokens.get(at + 1).filter(|name| is_name(name.text));
+                found.extend(name.map(|name| (name.line, name.text)));
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -95,6 +101,13 @@ mod tests {
     }
 
     #[test]
+    fn a_type_below_the_tests_of_a_file_counts() {
+        let below = "#[cfg(test)]\nmod tests {}\nstruct Seen;\n";
+        let files = [("crates/core/src/a.rs", "struct Seen;"), ("crates/core/src/b.rs", below)];
+        assert_eq!(findings(&files).len(), 1);
+    }
+
+    #[test]
     fn another_program_has_names_of_its_own() {
         let [one, two] = ["struct Load;", "pub(super) struct Load {}"];
         let product = ("crates/core/src/a.rs", one);
@@ -110,7 +123,8 @@ mod tests {
         for (path, text) in [
             ("crates/core/tests/it/b.rs", "struct Stub;\n"),
             ("crates/core/src/b/tests.rs", "struct Stub;\n"),
-            ("crates/core/src/b.rs", "#[cfg(test)]\nmod tests {}\nstruct Stub;\n"),
+            ("crates/core/src/b.rs", "#[cfg(test)]\nmod tests {\n    struct Stub;\n}\n"),
+            ("crates/core/src/b.rs", "#[cfg(test)]\nstruct Stub;\n"),
             ("crates/core/src/b.rs", "impl Trait for A {\n    type Stub = u8;\n}\n"),
             ("crates/core/src/b.rs", "pub struct Args {}\n"),
             ("crates/core/src/b.rs", "struct Stubs;\n"),

@@ -59,7 +59,7 @@ async fn many_records_are_resolved_and_those_that_changed_are_left_alone() {
     let done = api.post("/v1/resolve-many", request).await;
     let stale = |key| json!({ "scope": "payments", "caller": "shop-7", "key": key });
     let expected = json!({ "processed": 4, "applied": 2, "stale": [stale("b"), stale("gone")] });
-    assert_eq!((done.status, done.json()), (200, expected));
+    assert_eq!((done.status.as_u16(), done.json()), (200, expected));
     for key in ["a", "c"] {
         let seen = api.seen(key).await.unwrap();
         assert!(matches!(seen.state, StateView::Released { .. }), "{seen:?}");
@@ -92,7 +92,7 @@ async fn many_records_must_be_named_each_with_its_fence_and_not_too_many() {
     ] {
         let answer = api.post("/v1/resolve-many", wrong).await;
         assert_eq!(answer.status, 400, "{why}");
-        answer.is_problem(400, "request-malformed");
+        answer.assert_api_problem(400, "request-malformed");
     }
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.audit(), "");

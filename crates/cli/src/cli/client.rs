@@ -13,7 +13,7 @@ use tokio::{net::TcpStream, sync::OnceCell, time::timeout};
 
 use super::command_error::CommandError;
 use semel_admin::{API_HEADER, responses::ProblemDocument};
-use semel_config::OperatorToken;
+use semel_config::BearerToken;
 
 /// Environment variable with the operator token.
 const TOKEN: &str = "SEMEL_OPERATOR_TOKEN";
@@ -113,9 +113,9 @@ impl ApiClient {
 
     /// The token to send. It is a secret, so the server is first verified to be an API listener:
     /// the port may belong to another program.
-    async fn token(&self) -> anyhow::Result<Option<OperatorToken>> {
+    async fn token(&self) -> anyhow::Result<Option<BearerToken>> {
         let Some(token) = &self.token else { return Ok(None) };
-        let token = OperatorToken::new(token);
+        let token = BearerToken::new(token);
         let token = token.map_err(|wrong| anyhow!("the environment variable {TOKEN} {wrong}"))?;
         let probe = async || {
             let response = self.exchange(Method::GET, "/healthz", Bytes::new(), None).await?;
@@ -135,7 +135,7 @@ impl ApiClient {
         method: Method,
         path: &str,
         body: Bytes,
-        token: Option<OperatorToken>,
+        token: Option<BearerToken>,
     ) -> anyhow::Result<Response<Bytes>> {
         let exchange = self.exchange_once(method, path, body, token);
         let timed_out = |_| anyhow!("the server at {} did not answer in time", self.authority);
@@ -147,14 +147,14 @@ impl ApiClient {
         method: Method,
         path: &str,
         body: Bytes,
-        token: Option<OperatorToken>,
+        token: Option<BearerToken>,
     ) -> anyhow::Result<Response<Bytes>> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, &self.authority)
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(OperatorToken(token)) = token {
+        if let Some(BearerToken(token)) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Full::new(body)).context("the request cannot be written")?;

@@ -12,6 +12,9 @@ const EXIT_FAILED: u8 = 1;
 const EXIT_NOT_FOUND: u8 = 3;
 pub(super) const EXIT_STALE: u8 = 4;
 
+/// The doctor recommends changes, or likely duplicates were found.
+pub(super) const EXIT_FINDINGS: u8 = 5;
+
 /// Why a command was not done.
 #[derive(Debug)]
 pub(super) enum CommandError {

@@ -12,16 +12,13 @@ use semel_postgres::doctor::{Finding, FindingLevel};
 use serde::Serialize;
 
 use super::{
-    command_error::{self, CommandError},
+    command_error::{self, CommandError, EXIT_FINDINGS},
     output::{Output, Style},
     target::DEFAULT_STORE,
 };
 use crate::store;
 use semel_config::StoreUrl;
 use semel_telemetry::escape;
-
-/// Exit code if a change is recommended.
-const EXIT_FINDINGS: u8 = 5;
 
 /// Arguments of `semel doctor`.
 #[derive(Debug, clap::Args)]

@@ -31,7 +31,7 @@ use self::{
     report::DuplicateReport,
 };
 use super::{
-    command_error::{self, CommandError},
+    command_error::{self, CommandError, EXIT_FINDINGS},
     output::{Output, ProgressLine},
 };
 
@@ -91,7 +91,8 @@ fn duplicates(args: &Args) -> Result<ExitCode, CommandError> {
         None => GROUPS_SHOWN_DEFAULT,
     };
     findings.show(Output::new(args.json), limit)?;
-    Ok(ExitCode::SUCCESS)
+    let is_clean = findings.verdict.groups.is_empty();
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) })
 }
 
 fn open(file: &Path) -> anyhow::Result<(Box<dyn Read>, String)> {
@@ -113,7 +114,7 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
         .buffer_capacity(1 << 16)
         .from_reader(head);
     let columns = Columns::find(reader.byte_headers()?, &args.names)?;
-    let mut findings = DuplicateReport::new(args.within, columns.currency.is_some());
+    let mut findings = DuplicateReport::new(args.within, &columns);
     let mut detector = DuplicateDetector::new(args.within);
     let (mut record, mut rows, mut progress) = (ByteRecord::new(), 0_u64, ProgressLine::new());
     while reader.read_byte_record(&mut record)? {
@@ -123,8 +124,7 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
                 detector.add(&order);
             }
             Err(why) => {
-                let line = record.position().map_or(0, csv::Position::line);
-                findings.bad_row(line, why);
+                findings.bad_row(line_of(&record), why);
             }
         }
         rows = rows.saturating_add(1);
@@ -135,6 +135,10 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
     drop(progress);
     findings.verdict = detector.finish();
     Ok(findings)
+}
+
+fn line_of(record: &ByteRecord) -> u64 {
+    record.position().map_or(0, csv::Position::line)
 }
 
 /// The order in a row and with how many decimals its amount is written, or what is wrong with it.
@@ -158,7 +162,11 @@ fn order<'r>(
         Some(place) => field("currency", place)?,
         None => "",
     };
-    Ok((OrderRow { customer, product, currency, amount, at }, decimals))
+    let line = line_of(record);
+    // An empty id does no harm: the line is known.
+    let id = columns.order.and_then(|place| str::from_utf8(record.get(place)?).ok());
+    let id = id.unwrap_or_default().trim();
+    Ok((OrderRow { customer, product, currency, amount, at, line, id }, decimals))
 }
 
 #[cfg(test)]

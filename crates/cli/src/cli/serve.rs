@@ -1,4 +1,4 @@
-//! `semel serve`. Runs the gateway.
+//! `semel serve`. Runs the gateway and the API listener.
 #![allow(clippy::print_stderr, reason = "the banner goes to stderr")]
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
@@ -52,7 +52,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     runtime.context("cannot start")?.block_on(async {
         let mut signals = Signals::new()?;
         let guarded = config.guarded_lines();
-        let upstream = config.gateway.upstream.to_string();
+        let upstream = config.gateway.upstream.as_deref().map(ToString::to_string);
         let tls = config.gateway.tls.is_some();
         let server = match crate::app::start(config, load, approver).await {
             Ok(server) => server,
@@ -62,17 +62,18 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error),
         };
-        print_banner(&server, &guarded, &upstream, tls);
+        print_banner(&server, &guarded, upstream.as_deref(), tls);
         server.wait(&mut signals).await;
         Ok(server.drain(&mut signals).await)
     })
 }
 
 /// Prints the listen addresses and the guarded routes.
-fn print_banner(server: &Server, guarded: &[String], upstream: &str, tls: bool) {
+fn print_banner(server: &Server, guarded: &[String], upstream: Option<&str>, tls: bool) {
     let scheme = if tls { "https" } else { "http" };
-    for address in server.gateway.addresses() {
-        eprintln!("listening on {scheme}://{address} in front of {upstream}");
+    let addresses = server.gateway.iter().flat_map(|gateway| gateway.addresses());
+    for address in addresses {
+        eprintln!("listening on {scheme}://{address} in front of {}", upstream.unwrap_or_default());
     }
     if let Some(api) = &server.api {
         eprintln!("api on http://{}", api.address);

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_sends_the_same_request_until_it_knows() {
+    async fn a_client_repeats_the_same_request_until_it_has_a_final_answer() {
         let problem = r#"{"type":"urn:semel:problem:in-progress"}"#;
         let length = problem.len();
         let answers = [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_gives_up_waiting_and_hangs_up() {
+    async fn a_client_hangs_up_after_its_timeout() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let client = PaymentClient::at(listener.local_addr().unwrap());
         let payment = Payment { key: "k", customer: "ann", amount: Cents(5) };

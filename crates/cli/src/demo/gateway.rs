@@ -39,7 +39,8 @@ impl DemoGateway {
         let load = move || Config::load(None, &overrides, &env).map_err(|error| error.to_string());
         let config = load().map_err(anyhow::Error::msg)?;
         let server = crate::app::start(config, Arc::new(load), None).await?;
-        let address = *server.gateway.addresses().first().context("the gateway has no listener")?;
+        let gateway = server.gateway.as_ref().context("there is no gateway")?;
+        let address = *gateway.addresses().first().context("the gateway has no listener")?;
         let api = server.api.as_ref().map(|api| api.address);
         Ok(Self { address, api, server, folder })
     }

@@ -12,8 +12,9 @@ use data_encoding::HEXLOWER;
 use semel_tower::Secret;
 use sha2::{Digest as _, Sha256};
 
+use semel_admin::ApiTokens;
 use semel_config::{
-    Api, CallerSecret, Config, OperatorToken, SecretSource, StoreUrl,
+    Api, BearerToken, CallerSecret, Config, SecretSource, StoreUrl, TokenSource,
     private_files::{beside, private, read_secret, sync_folder},
 };
 
@@ -214,11 +215,30 @@ pub(crate) fn forget_secret_check(store: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What an operator has to send; `None` where nothing is configured.
-pub(crate) fn operator_token(api: &Api) -> anyhow::Result<Option<OperatorToken>> {
-    let Some(path) = &api.operator_token_file else { return Ok(api.operator_token.clone()) };
-    let token = OperatorToken::new(&read_secret(path)?);
-    token.map(Some).map_err(|wrong| anyhow!("the file {} {wrong}", path.display()))
+/// The tokens that the API accepts.
+pub(crate) fn api_tokens(api: &Api) -> anyhow::Result<ApiTokens> {
+    let mut tokens = ApiTokens::new();
+    let operator = match &api.operator_token_file {
+        Some(path) => Some(token_in(path)?),
+        None => api.operator_token.clone(),
+    };
+    if let Some(operator) = &operator {
+        tokens = tokens.with_operator(operator);
+    }
+    for token in &api.tokens {
+        let secret = |source: &TokenSource| match source {
+            TokenSource::Env(_, token) => Ok(token.clone()),
+            TokenSource::File(path) => token_in(path),
+        };
+        let secrets = token.secrets.iter().map(secret).collect::<anyhow::Result<Vec<_>>>()?;
+        tokens = tokens.with(token, &secrets);
+    }
+    Ok(tokens)
+}
+
+fn token_in(path: &Path) -> anyhow::Result<BearerToken> {
+    let token = BearerToken::new(&read_secret(path)?);
+    token.map_err(|wrong| anyhow!("the file {} {wrong}", path.display()))
 }
 
 /// The secret in a file, which is created if it is missing. If several processes create it at once,
@@ -311,24 +331,17 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_token_may_come_from_a_file_and_is_trimmed() {
+    fn a_token_may_come_from_a_file_and_is_trimmed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        let api = Api {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            operator_token: None,
-            operator_token_env: None,
-            operator_token_file: Some(path.clone()),
-            audit: "audit".into(),
-        };
-        assert!(format!("{:#}", operator_token(&api).unwrap_err()).contains("cannot be read"));
+        assert!(format!("{:#}", token_in(&path).unwrap_err()).contains("cannot be read"));
         for bad in ["", "short", "an operator's token", "an-operators-tök€n"] {
             fs::write(&path, bad).unwrap();
-            let error = operator_token(&api).unwrap_err().to_string();
+            let error = token_in(&path).unwrap_err().to_string();
             assert!(error.contains("/token ") && (bad.is_empty() || !error.contains(bad)));
         }
         fs::write(&path, " \n an-operators-token \r\n").unwrap();
-        let OperatorToken(token) = operator_token(&api).unwrap().unwrap();
+        let BearerToken(token) = token_in(&path).unwrap();
         assert_eq!(token, "an-operators-token");
     }
 

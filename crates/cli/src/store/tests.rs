@@ -19,7 +19,7 @@ async fn refusal(config: &Config) -> String {
 }
 
 #[tokio::test]
-async fn a_store_is_created_where_nothing_speaks_of_an_earlier_one() {
+async fn a_store_is_created_where_no_trace_of_an_earlier_store_exists() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), "");
     let created_at = open(&config).await.unwrap().created_at;

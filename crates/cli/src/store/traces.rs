@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_speaks_of_a_store_only_if_its_database_is_lost() {
+    fn an_audit_log_is_a_trace_of_a_store_only_if_the_database_is_lost() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("semel.db");
         let log = beside(&store, LOG_SUFFIX);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_log_elsewhere_speaks_of_a_store() {
+    fn an_audit_log_elsewhere_is_a_trace_of_a_store() {
         let (folder, log) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
         let store = folder.path().join("semel.db");
         let found = Traces::of_file(&store, Some(log.path())).unwrap();

@@ -1,12 +1,17 @@
 //! Where the records of the gateways under test live: in a SQLite file beside them, or, with
 //! `SEMEL_TEST_STORE=postgres` or `pgbouncer`, in a schema of their own on a real PostgreSQL.
 
-use std::{env, fs::File, path::Path, process::Command, sync::LazyLock};
+use std::{env, fs::File, path::Path, sync::LazyLock};
 
 use semel::core::Store;
 use semel_postgres::PostgresStore;
 use semel_sqlite::SqliteStore;
-use semel_testkit::servers::{self, PgBouncer};
+use semel_testkit::{
+    program::CommandOutput,
+    servers::{self, PgBouncer},
+};
+
+use super::semel_command;
 
 /// The store of a setup.
 #[derive(Clone, Debug)]
@@ -19,7 +24,7 @@ pub(crate) enum Records {
 /// Keeps every process from writing to a store for as long as it lives.
 #[derive(Debug)]
 pub(crate) enum WriteBlock {
-    /// What a process does that stops in its turn.
+    /// The turn to write to a SQLite store.
     Turn(File),
     /// A session with a lock.
     Lock(tokio_postgres::Client),
@@ -35,13 +40,19 @@ pub(crate) fn on_sqlite() -> bool {
 pub(crate) fn fresh_postgres() -> String {
     let url = servers::postgres().fresh_schema_url();
     let folder = tempfile::tempdir().unwrap();
-    let made = Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["migrate", "--new-store", "--store", &url])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
+    let mut migrate = semel_command();
+    migrate.args(["migrate", "--new-store", "--store", &url]).current_dir(folder.path());
+    CommandOutput::of(&mut migrate).assert_exit(0);
     url
+}
+
+/// Takes the turn to write to a SQLite store, as a process does that stops in its turn.
+pub(crate) fn hold_turn(database: &Path) -> File {
+    let mut turn = database.as_os_str().to_owned();
+    turn.push("-turn");
+    let turn = File::options().append(true).open(turn).unwrap();
+    turn.lock().unwrap();
+    turn
 }
 
 impl Records {
@@ -87,13 +98,7 @@ impl Records {
 
     pub(crate) async fn block_writes(&self, file: &Path) -> WriteBlock {
         match self {
-            Self::Sqlite => {
-                let mut turn = file.as_os_str().to_owned();
-                turn.push("-turn");
-                let turn = File::options().append(true).open(turn).unwrap();
-                turn.lock().unwrap();
-                WriteBlock::Turn(turn)
-            }
+            Self::Sqlite => WriteBlock::Turn(hold_turn(file)),
             Self::Postgres(url) => {
                 let (url, schema) = url.split_once("?schema=").unwrap();
                 let (client, connection) =

@@ -1,7 +1,7 @@
 //! An upstream that counts its executions, remembers what it got, and answers as a test says.
 
 use std::{
-    convert::Infallible,
+    error::Error,
     io,
     net::SocketAddr,
     pin::Pin,
@@ -17,14 +17,24 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::{
+    body::Incoming,
+    service::{Service, service_fn},
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Builder,
+};
+use semel_testkit::gate::Gate;
 use socket2::SockRef;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
+use tokio_rustls::TlsAcceptor;
+
+use super::{Content, content, text};
 
 /// A request as it arrived: one execution.
 #[derive(Clone, Debug)]
@@ -186,50 +196,23 @@ impl http_body::Body for Payload {
     }
 }
 
-/// Something that is closed until a test opens it.
-#[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<Semaphore>);
-
-impl Gate {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(0)))
-    }
-
-    /// Lets everyone through, now and later.
-    pub(crate) fn open(&self) {
-        self.0.close();
-    }
-
-    /// Lets one through.
-    pub(crate) fn open_for_one(&self) {
-        self.0.add_permits(1);
-    }
-
-    async fn pass(&self) {
-        if let Ok(permit) = self.0.acquire().await {
-            permit.forget();
-        }
-    }
-}
-
-type Script = Arc<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>;
-
 /// An upstream that runs until it is dropped or stopped.
 pub(crate) struct Upstream {
     address: SocketAddr,
-    state: UpstreamState,
+    counts: Arc<UpstreamCounts>,
     task: JoinHandle<()>,
 }
 
-#[derive(Clone)]
-struct UpstreamState {
-    script: Script,
-    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
-    connections: Arc<AtomicUsize>,
+#[derive(Default)]
+struct UpstreamCounts {
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+    /// The requests that a script has answered.
+    received: Mutex<Vec<ReceivedRequest>>,
 }
 
 impl Upstream {
-    /// One that answers each request as the script says.
+    /// One that answers each request, once it is whole, as the script says.
     pub(crate) async fn start(
         script: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
@@ -246,15 +229,100 @@ impl Upstream {
         address: SocketAddr,
         script: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
+        let script = Arc::new(script);
+        Self::run(address, builder(), None, move |request, socket, counts| {
+            let script = Arc::clone(&script);
+            async move { answer(request, &*script, &socket, &counts).await }
+        })
+        .await
+    }
+
+    /// One that answers by a function, which gets each request as soon as its head has arrived.
+    pub(crate) async fn serving<F, A>(answer: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Content>> + Send + 'static,
+    {
+        Self::serving_with(builder(), None, answer).await
+    }
+
+    /// The same by TLS.
+    pub(crate) async fn serving_tls<F, A>(acceptor: TlsAcceptor, answer: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Content>> + Send + 'static,
+    {
+        Self::serving_with(builder(), Some(acceptor), answer).await
+    }
+
+    /// One that answers with the number of the request.
+    pub(crate) async fn counting() -> Self {
+        let count = Arc::<AtomicUsize>::default();
+        Self::serving(move |_| {
+            let number = count.fetch_add(1, Ordering::SeqCst) + 1;
+            async move { Response::new(text(format!("run {number}"))) }
+        })
+        .await
+    }
+
+    /// One with its own settings of HTTP.
+    pub(crate) async fn serving_with<F, A>(
+        builder: Builder<TokioExecutor>,
+        acceptor: Option<TlsAcceptor>,
+        answer: F,
+    ) -> Self
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Content>> + Send + 'static,
+    {
+        let address = "127.0.0.1:0".parse().unwrap();
+        Self::run(address, builder, acceptor, move |request, _, counts| {
+            counts.requests.fetch_add(1, Ordering::SeqCst);
+            let answered = answer(request);
+            async move { Ok(answered.await) }
+        })
+        .await
+    }
+
+    async fn run<F, A>(
+        address: SocketAddr,
+        builder: Builder<TokioExecutor>,
+        acceptor: Option<TlsAcceptor>,
+        answer: F,
+    ) -> Self
+    where
+        F: Fn(Request<Incoming>, Socket, Arc<UpstreamCounts>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = io::Result<Response<Content>>> + Send + 'static,
+    {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = UpstreamState {
-            script: Arc::new(script),
-            requests: Arc::default(),
-            connections: Arc::default(),
-        };
-        let task = tokio::spawn(accept(listener, state.clone()));
-        Self { address, state, task }
+        let counts = Arc::<UpstreamCounts>::default();
+        let shared = Arc::clone(&counts);
+        let task = tokio::spawn(async move {
+            // The connections end with the task that accepts them.
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                let (stream, socket) = with_handle(stream);
+                let (answer, counts) = (answer.clone(), Arc::clone(&shared));
+                let service = service_fn(move |request| {
+                    answer(request, Arc::clone(&socket), Arc::clone(&counts))
+                });
+                let (builder, acceptor) = (builder.clone(), acceptor.clone());
+                connections.spawn(async move {
+                    // However the client ends the connection is no failure here.
+                    let _ = match acceptor {
+                        None => serve(builder, stream, service).await,
+                        Some(acceptor) => match acceptor.accept(stream).await {
+                            Ok(stream) => serve(builder, stream, service).await,
+                            Err(_) => Ok(()),
+                        },
+                    };
+                });
+            }
+        });
+        Self { address, counts, task }
     }
 
     /// Stops it and returns its address, where no listener is left.
@@ -274,14 +342,14 @@ impl Upstream {
         format!("http://{}", self.address)
     }
 
-    /// Every execution so far, in the order of their arrival.
+    /// Every execution of a script so far, in the order of their arrival.
     pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
-        self.state.requests.lock().unwrap().clone()
+        self.counts.received.lock().unwrap().clone()
     }
 
     /// How many executions there were, of any key.
     pub(crate) fn request_count(&self) -> usize {
-        self.state.requests.lock().unwrap().len()
+        self.counts.requests.load(Ordering::SeqCst)
     }
 
     /// The executions with this key.
@@ -291,7 +359,7 @@ impl Upstream {
 
     /// How many connections were made to it.
     pub(crate) fn connections(&self) -> usize {
-        self.state.connections.load(Ordering::SeqCst)
+        self.counts.connections.load(Ordering::SeqCst)
     }
 }
 
@@ -301,59 +369,69 @@ impl Drop for Upstream {
     }
 }
 
-async fn accept(listener: TcpListener, state: UpstreamState) {
-    // The connections end with the task that accepts them.
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        let (stream, _) = listener.accept().await.unwrap();
-        state.connections.fetch_add(1, Ordering::SeqCst);
-        connections.spawn(serve(stream, state.clone()));
-    }
+/// HTTP/1.1 and HTTP/2.
+fn builder() -> Builder<TokioExecutor> {
+    Builder::new(TokioExecutor::new())
 }
 
-async fn serve(stream: TcpStream, state: UpstreamState) {
-    // A second handle on the socket, to say how it is to be closed while hyper owns it.
-    let stream = stream.into_std().unwrap();
-    let handle = Arc::new(stream.try_clone().unwrap());
-    let stream = TcpStream::from_std(stream).unwrap();
+/// A second handle on a connection, which says how it is closed while hyper owns the first.
+type Socket = Arc<std::net::TcpStream>;
+
+fn with_handle(stream: TcpStream) -> (TcpStream, Socket) {
     stream.set_nodelay(true).unwrap();
-    let service = service_fn(|request| answer(request, state.clone(), Arc::clone(&handle)));
-    // Whatever a gateway does with its connection is the gateway's business.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let stream = stream.into_std().unwrap();
+    let socket = Arc::new(stream.try_clone().unwrap());
+    (TcpStream::from_std(stream).unwrap(), socket)
 }
 
+async fn serve<T, S>(
+    builder: Builder<TokioExecutor>,
+    io: T,
+    service: S,
+) -> Result<(), Box<dyn Error + Send + Sync>>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Content>, Error = io::Error> + Send + 'static,
+    S::Future: Send + 'static,
+{
+    builder.serve_connection_with_upgrades(TokioIo::new(io), service).await
+}
+
+/// Answers a whole request as a script says.
 async fn answer(
     request: Request<Incoming>,
-    state: UpstreamState,
-    handle: Arc<std::net::TcpStream>,
-) -> io::Result<Response<Payload>> {
+    script: &(impl Fn(&ReceivedRequest) -> Reply + Send + Sync),
+    socket: &std::net::TcpStream,
+    counts: &UpstreamCounts,
+) -> io::Result<Response<Content>> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
     let (method, headers) = (parts.method, parts.headers);
     let request = ReceivedRequest { number: 0, run: 0, method, path, headers, body };
-    let reply = (state.script)(&remember(&state, request));
+    let reply = script(&counts.remember(request));
     tokio::time::sleep(reply.delay).await;
     if let Some(gate) = &reply.gate {
-        gate.pass().await;
+        gate.wait_open().await;
     }
     match reply.end {
-        End::Whole | End::Cut(_) => Ok(reply.response()),
+        End::Whole | End::Cut(_) => Ok(reply.response().map(content)),
         End::Closed => Err(io::Error::other("closed")),
         End::Reset => {
-            SockRef::from(&*handle).set_linger(Some(Duration::ZERO)).unwrap();
+            SockRef::from(socket).set_linger(Some(Duration::ZERO)).unwrap();
             Err(io::Error::other("reset"))
         }
-        End::Silent => {
-            std::future::pending::<Result<_, Infallible>>().await.map_err(|e| match e {})
-        }
+        End::Silent => std::future::pending().await,
     }
 }
 
-fn remember(state: &UpstreamState, mut request: ReceivedRequest) -> ReceivedRequest {
-    let mut all = state.requests.lock().unwrap();
-    request.number = all.len() + 1;
-    request.run = all.iter().filter(|other| other.key() == request.key()).count() + 1;
-    all.push(request.clone());
-    request
+impl UpstreamCounts {
+    fn remember(&self, mut request: ReceivedRequest) -> ReceivedRequest {
+        let mut all = self.received.lock().unwrap();
+        request.number = all.len() + 1;
+        request.run = all.iter().filter(|other| other.key() == request.key()).count() + 1;
+        all.push(request.clone());
+        self.requests.store(all.len(), Ordering::SeqCst);
+        request
+    }
 }

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     common::{
-        Answer, Gate, Gateway, ORDER, ReceivedRequest, Reply, TEST_TIMEOUT, Upstream, charge, send,
-        wait_until,
+        Gate, Gateway, ORDER, ReceivedRequest, Reply, TEST_TIMEOUT, TestResponse, Upstream, charge,
+        send, wait_until,
     },
     harness,
     load::{self, Load},
@@ -38,6 +38,7 @@ async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
     // The standby is cut off first. What the primary commits from here on is on one disk only, and
     // must not be acknowledged.
     wire.silence(true);
+    // Real time must pass in which the primary commits what no standby has.
     sleep(Duration::from_secs(1)).await;
     primary.kill();
     wire.cut();
@@ -52,7 +53,7 @@ async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
 
 /// Sends a key until the gateway has found a server that takes its claim. While the gateway gives
 /// back an earlier claim of this key whose reply was lost, the answer is `in-progress`.
-async fn charged(gateway: &Gateway, key: &str) -> Answer {
+async fn charged(gateway: &Gateway, key: &str) -> TestResponse {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let answer = gateway.send(charge(key, ORDER)).await;

@@ -17,15 +17,15 @@ use tokio::{
 };
 
 use crate::common::{
-    Answer, Client, Gateway, ORDER, ReceivedRequest, Reply, TEST_TIMEOUT, Upstream, charge, send,
-    wait_until,
+    Client, Gateway, ORDER, ReceivedRequest, Reply, TEST_TIMEOUT, TestResponse, Upstream, charge,
+    send, wait_until,
 };
 
 /// How long a client tries before it leaves a key to an operator.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The answers that clients got, by key.
-type Ledger = BTreeMap<String, Answer>;
+type Ledger = BTreeMap<String, TestResponse>;
 
 /// How many clients there are. Each has a partner that works on the same keys at the same time.
 const CLIENTS: usize = 24;
@@ -107,7 +107,7 @@ async fn work(number: usize, addresses: Vec<SocketAddr>, shared: Arc<Shared>) {
 
 impl Shared {
     /// Writes an answer down. What is not the upstream's has to mean "not known" or "not now".
-    fn hear(&self, key: &str, answer: &Answer) -> bool {
+    fn hear(&self, key: &str, answer: &TestResponse) -> bool {
         match answer.status.as_u16() {
             201 => {
                 let new = || answer.clone();
@@ -152,7 +152,7 @@ pub(crate) async fn holds(ledger: &Ledger, upstream: &Upstream, fresh: &Gateway)
 }
 
 /// An answer that is more than "not now".
-async fn settled(client: &mut Client, key: &str) -> Answer {
+async fn settled(client: &mut Client, key: &str) -> TestResponse {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let answer = client.send(charge(key, ORDER)).await;

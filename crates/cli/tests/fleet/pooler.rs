@@ -6,7 +6,9 @@ use semel_testkit::servers::{self, PgBouncer};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    common::{Answer, Gate, Gateway, ORDER, Reply, TEST_TIMEOUT, Upstream, charge, wait_until},
+    common::{
+        Gate, Gateway, ORDER, Reply, TEST_TIMEOUT, TestResponse, Upstream, charge, wait_until,
+    },
     harness, together,
 };
 
@@ -37,7 +39,7 @@ async fn a_gateway_killed_behind_a_pooler_is_overtaken_under_rerun() {
 }
 
 /// Kills the gateway that runs a key, and gives what its neighbour makes of that key in the end.
-async fn killed(on_unknown: &str) -> (Upstream, Answer) {
+async fn killed(on_unknown: &str) -> (Upstream, TestResponse) {
     let postgres = servers::postgres();
     let pooler = PgBouncer::start(postgres);
     let url = pooler.url(&postgres.fresh_database());
@@ -47,7 +49,7 @@ async fn killed(on_unknown: &str) -> (Upstream, Answer) {
         _ => Reply::created(request),
     })
     .await;
-    let setup = harness::hurried(&upstream).defaults(&format!("on_unknown = \"{on_unknown}\""));
+    let setup = harness::hurried(&upstream).defaults(format!("on_unknown = \"{on_unknown}\""));
     let mut gateways = harness::start(&setup, &[url.clone(), url]).await;
     let mut client = gateways[0].connect().await;
     let first = tokio::spawn(async move { client.try_send(charge("k", ORDER)).await });
@@ -60,7 +62,7 @@ async fn killed(on_unknown: &str) -> (Upstream, Answer) {
 }
 
 /// Asks until the lease of the first run has lapsed.
-async fn after_the_lease(gateway: &Gateway) -> Answer {
+async fn after_the_lease(gateway: &Gateway) -> TestResponse {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let answer = gateway.send(charge("k", ORDER)).await;

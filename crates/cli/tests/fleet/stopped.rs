@@ -11,8 +11,9 @@ use crate::{
     load::{self, Load},
 };
 
-/// How long a claim may take by default.
-const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// What the first refusal takes at most, unless the machine is busy, so it holds for one gateway:
+/// the default timeout of a claim and a second.
+const FIRST_REFUSAL: Duration = Duration::from_secs(3);
 
 /// What is answered at once takes less than this, unless the machine is busy: so it holds for most
 /// answers, and not for each.
@@ -41,8 +42,9 @@ async fn torture_of_a_database_that_is_stopped_runs_nothing_twice_and_holds_noth
 
     server.stop();
     let end = Instant::now() + time;
-    let first = refused(&gateways[0], "away-first-0").await;
-    assert!(first < STORE_TIMEOUT * 10, "{first:?}");
+    let [one, other] = [&gateways[0], &gateways[1]];
+    let (one, other) = tokio::join!(refused(one, "away-one-0"), refused(other, "away-other-0"));
+    assert!(one.min(other) < FIRST_REFUSAL, "{one:?} {other:?}");
     let (mut number, mut refusals, mut replays) = (0, Vec::new(), Vec::new());
     while Instant::now() < end {
         refusals.push(refused(&gateways[0], &format!("away-{number}-0")).await);

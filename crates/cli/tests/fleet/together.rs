@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Answer, Gate, Gateway, ORDER, Reply, Upstream, charge, send, wait_until},
+    common::{Gate, Gateway, ORDER, Reply, TestResponse, Upstream, charge, send, wait_until},
     harness,
 };
 
@@ -65,7 +65,7 @@ pub(crate) async fn fifty_at_once(url: &str) -> (Duration, Vec<Gateway>) {
 
 /// Asserts that all answers are equal. Returns the delays on the gateways that did not run it.
 fn delays_of_waiters(
-    answers: &[(usize, Answer, Instant)],
+    answers: &[(usize, TestResponse, Instant)],
     key: &str,
     charge: usize,
 ) -> Vec<Duration> {

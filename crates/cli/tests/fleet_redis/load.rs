@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::common::{Answer, Gateway, ORDER, TEST_TIMEOUT, charge, send, wait_until};
+use crate::common::{Gateway, ORDER, TEST_TIMEOUT, TestResponse, charge, send, wait_until};
 
 /// How long an operator's act may go unnoticed.
 const FOLLOWED: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const CLIENTS: usize = 9;
 /// What was answered, and how often its key had to run for that.
 pub(crate) struct Known {
     pub(crate) key: String,
-    pub(crate) answer: Answer,
+    pub(crate) answer: TestResponse,
     pub(crate) runs: usize,
 }
 
@@ -76,7 +76,7 @@ impl Load {
 
 impl Shared {
     /// The answer of one gateway, however often it says "not now": it must not say so for long.
-    async fn ask(&self, gateway: usize, key: &str) -> Answer {
+    async fn ask(&self, gateway: usize, key: &str) -> TestResponse {
         let address = self.gateways[gateway % self.gateways.len()];
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// Every gateway gives this answer again.
-    async fn repeats(&self, key: &str, first: &Answer) {
+    async fn repeats(&self, key: &str, first: &TestResponse) {
         for gateway in 0..self.gateways.len() {
             self.ask(gateway, key).await.assert_replay_of(first);
         }

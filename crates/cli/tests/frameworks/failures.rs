@@ -60,7 +60,9 @@ fn charges_once(service: Option<Service>, path: &str, status: u16) {
     let mut client = Connection::open(gateway.address());
     let answers: Vec<(u16, Option<String>)> = (0..=RETRIES)
         .map(|_| client.post(path, "order-1").unwrap())
-        .map(|answer| (answer.status(), answer.header("idempotency-problem").map(str::to_owned)))
+        .map(|answer| {
+            (answer.status.as_u16(), answer.header("idempotency-problem").map(str::to_owned))
+        })
         .collect();
     let charges = service.charges_when_idle();
     assert_eq!(charges, 1, "charges for one key; the answers were {answers:?}");

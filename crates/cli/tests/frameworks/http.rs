@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::TestResponse;
+
 /// Longer than anything here takes; a test that hangs shows no reason.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -43,6 +45,11 @@ impl Message {
         named.next().map(|(_, value)| value.trim())
     }
 
+    /// The path of a request.
+    pub(crate) fn path(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap()
+    }
+
     pub(crate) fn status(&self) -> u16 {
         self.head.split(' ').nth(1).unwrap().parse().unwrap()
     }
@@ -74,17 +81,22 @@ impl Connection {
         self.stream.get_mut().write_all(request)
     }
 
-    pub(crate) fn answer(&mut self) -> io::Result<Message> {
+    /// The next response, as it was on the wire.
+    pub(crate) fn message(&mut self) -> io::Result<Message> {
         Message::read(&mut self.stream)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> io::Result<Message> {
+    pub(crate) fn answer(&mut self) -> io::Result<TestResponse> {
+        Ok(TestResponse::parse(&self.message()?.bytes()).expect("a whole response"))
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> io::Result<TestResponse> {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())?;
         self.answer()
     }
 
     /// Charges a customer under a key that is the customer's name.
-    pub(crate) fn charge(&mut self, customer: &str, amount: usize) -> io::Result<Message> {
+    pub(crate) fn charge(&mut self, customer: &str, amount: usize) -> io::Result<TestResponse> {
         let body = format!(r#"{{"customer": "{customer}", "amount": {amount}}}"#);
         let head = format!(
             "POST /charges HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
@@ -96,7 +108,7 @@ impl Connection {
     }
 
     /// A `POST` without a body, under this key.
-    pub(crate) fn post(&mut self, path: &str, key: &str) -> io::Result<Message> {
+    pub(crate) fn post(&mut self, path: &str, key: &str) -> io::Result<TestResponse> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {key}\r\n\
              Content-Length: 0\r\n\r\n"

@@ -1,5 +1,5 @@
 //! A proxy that counts how often each request is sent and how it is answered. It can lose the first
-//! answer to every key, each in one of three ways in turn.
+//! answer to every key, in several ways in turn.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +14,14 @@ use crate::http::{Connection, Message};
 
 /// Whatever a test waits for here happens sooner.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How to lose an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Whole,
+    Half,
+    BeforeAnyAnswer,
+}
 
 /// How an answer was lost.
 #[derive(Debug)]
@@ -54,7 +62,8 @@ struct Log {
 #[derive(Debug)]
 struct Shared {
     server: SocketAddr,
-    loses_first: bool,
+    /// The ways in which the first answer to every key is lost, in turn.
+    loses_first: &'static [Way],
     log: Mutex<Log>,
     added: Condvar,
 }
@@ -69,15 +78,20 @@ pub(crate) struct HttpProxy {
 impl HttpProxy {
     /// A proxy that passes everything on.
     pub(crate) fn to(server: SocketAddr) -> Self {
-        Self::start(server, false)
+        Self::start(server, &[])
     }
 
     /// A proxy that loses the first answer to every key.
     pub(crate) fn losing_first_answers_of(server: SocketAddr) -> Self {
-        Self::start(server, true)
+        Self::start(server, &[Way::Whole, Way::Half, Way::BeforeAnyAnswer])
     }
 
-    fn start(server: SocketAddr, loses_first: bool) -> Self {
+    /// A proxy that loses the first answer to every key, and all of it.
+    pub(crate) fn losing_whole_first_answers_of(server: SocketAddr) -> Self {
+        Self::start(server, &[Way::Whole, Way::BeforeAnyAnswer])
+    }
+
+    fn start(server: SocketAddr, loses_first: &'static [Way]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (log, added) = Default::default();
@@ -133,12 +147,12 @@ impl Shared {
             let key = request.header("idempotency-key").unwrap_or_default().to_owned();
             let mut server = Connection::open(self.server);
             server.send(&request.bytes())?;
-            if let Some(number) = self.first_of(&key) {
-                let loss = lose(number, &mut server, client.get_mut())?;
+            if let Some(way) = self.first_of(&key) {
+                let loss = lose(way, &mut server, client.get_mut())?;
                 self.log().losses.insert(key, Some(loss));
                 return Ok(());
             }
-            let answer = server.answer()?;
+            let answer = server.message()?;
             self.log().exchanges.push(Exchange { key, status: answer.status() });
             self.added.notify_all();
             client.get_mut().write_all(&answer.bytes())?;
@@ -146,25 +160,25 @@ impl Shared {
         Ok(())
     }
 
-    /// The number of a key whose answer is to be lost, because it is new.
-    fn first_of(&self, key: &str) -> Option<usize> {
+    /// How the answer to a key is to be lost, because the key is new.
+    fn first_of(&self, key: &str) -> Option<Way> {
         let losses = &mut self.log().losses;
-        let number = losses.len();
-        if !self.loses_first || losses.contains_key(key) {
+        if losses.contains_key(key) {
             return None;
         }
+        let way = *self.loses_first.iter().cycle().nth(losses.len())?;
         losses.insert(key.to_owned(), None);
-        Some(number)
+        Some(way)
     }
 }
 
-/// Loses an answer, in one of three ways.
-fn lose(number: usize, server: &mut Connection, client: &mut TcpStream) -> io::Result<Loss> {
-    if number % 3 == 2 {
+/// Loses an answer.
+fn lose(way: Way, server: &mut Connection, client: &mut TcpStream) -> io::Result<Loss> {
+    if way == Way::BeforeAnyAnswer {
         return Ok(Loss::BeforeAnyAnswer);
     }
-    let answer = server.answer()?;
-    if number.is_multiple_of(3) {
+    let answer = server.message()?;
+    if way == Way::Whole {
         return Ok(Loss::Whole(answer));
     }
     let bytes = answer.bytes();

@@ -18,8 +18,9 @@ use semel_testkit::torture;
 
 use crate::{
     app::{App, Framework},
+    common::TestResponse,
     gateway::Gateway,
-    http::{Connection, Message},
+    http::Connection,
 };
 
 /// Requests at once, so that as many connections to the server are idle afterwards.
@@ -120,7 +121,7 @@ struct Burst {
     /// And at most so long.
     idle_max: Duration,
     /// The answers that were no success. All say that the outcome is unknown.
-    unknown: Vec<Message>,
+    unknown: Vec<TestResponse>,
 }
 
 impl<'a> Shop<'a> {
@@ -138,7 +139,7 @@ impl<'a> Shop<'a> {
         let keys = self.keys..self.keys + LANES;
         self.keys = keys.end;
         let began = now();
-        let answers: Vec<Message> = thread::scope(|scope| {
+        let answers: Vec<TestResponse> = thread::scope(|scope| {
             let lane = |number| scope.spawn(move || charge(address, number));
             let lanes: Vec<_> = keys.map(lane).collect();
             lanes.into_iter().map(|lane| lane.join().unwrap()).collect()
@@ -147,10 +148,10 @@ impl<'a> Shop<'a> {
         let idle_min = began - self.ended;
         let idle_max = (ended - self.began).saturating_sub(CHARGE * 2);
         (self.began, self.ended) = (began, ended);
-        let unknown: Vec<Message> =
-            answers.into_iter().filter(|answer| answer.status() != 201).collect();
+        let unknown: Vec<TestResponse> =
+            answers.into_iter().filter(|answer| answer.status != 201).collect();
         for answer in &unknown {
-            assert_eq!(answer.status(), 504, "{answer:?}");
+            assert_eq!(answer.status, 504, "{answer:?}");
         }
         Burst { idle_min, idle_max, unknown }
     }
@@ -170,7 +171,7 @@ impl<'a> Shop<'a> {
     }
 }
 
-fn charge(gateway: SocketAddr, number: usize) -> Message {
+fn charge(gateway: SocketAddr, number: usize) -> TestResponse {
     Connection::open(gateway).charge(&format!("key-{number}"), number).unwrap()
 }
 

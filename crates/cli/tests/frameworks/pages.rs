@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use semel::core::{OnUnknown, Problem, RetryContext};
+use semel::core::{
+    Dialect, OnUnknown, Problem, RetryContext, dialect::KeyPlace, key::KEY_BYTES_MAX,
+};
 
 use crate::HERE;
 
@@ -45,6 +47,25 @@ fn the_page_about_problems_has_a_row_for_each() {
     }
     let rows = page.lines().filter(|line| line.starts_with("| `") && line.contains("_error` |"));
     assert_eq!(rows.count(), Problem::ALL.len());
+}
+
+#[test]
+fn the_page_about_problems_has_a_row_for_each_dialect() {
+    let page = read("client-errors.md");
+    for dialect in Dialect::ALL {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}`", dialect.name())));
+        let row = row.unwrap_or_else(|| panic!("the page has no row for {dialect:?}"));
+        let (KeyPlace::Header(place) | KeyPlace::Json(place)) = dialect.key() else { panic!() };
+        let max = dialect.key_bytes_max().unwrap_or(KEY_BYTES_MAX);
+        assert!(row.to_ascii_lowercase().contains(&format!("`{place}`")), "{row}");
+        assert!(row.contains(&format!("| {max} |")), "{row}");
+        for problem in Problem::ALL {
+            let status = dialect.status(*problem);
+            let differs = status != problem.status();
+            let is_named = row.contains(&format!("`{}`", problem.slug())) && row.contains("400");
+            assert!(!differs || (status == 400 && is_named), "{problem:?}: {row}");
+        }
+    }
 }
 
 fn is_retried(problem: Problem, on_unknown: OnUnknown) -> bool {

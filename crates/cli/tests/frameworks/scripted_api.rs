@@ -56,6 +56,11 @@ impl ScriptedApi {
         self.shared.state.lock().unwrap().runs.get(key).copied().unwrap_or_default()
     }
 
+    /// How many executions there were.
+    pub(crate) fn runs_in_all(&self) -> usize {
+        self.shared.state.lock().unwrap().runs.values().sum()
+    }
+
     /// Answers the keys with this prefix, now and from now on.
     pub(crate) fn open(&self, prefix: &'static str) {
         self.shared.state.lock().unwrap().opened.insert(prefix);

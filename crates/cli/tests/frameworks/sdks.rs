@@ -16,27 +16,27 @@ use crate::{
     http::Message,
     http_proxy::HttpProxy,
     scripted_api::ScriptedApi,
-    stripe_sdk::{Call, Sdk, SdkResult},
+    vendor_sdk::{Call, Sdk, SdkResult},
 };
 
 #[test]
 fn the_stripe_sdk_for_python_raises_every_problem_of_the_gateway() {
-    every_problem_of_the_gateway_is_an_error(Sdk::Python);
+    every_problem_of_the_gateway_is_an_error(Sdk::StripePython);
 }
 
 #[test]
 fn the_stripe_sdk_for_node_raises_every_problem_of_the_gateway() {
-    every_problem_of_the_gateway_is_an_error(Sdk::Node);
+    every_problem_of_the_gateway_is_an_error(Sdk::StripeNode);
 }
 
 #[test]
 fn the_stripe_sdk_for_python_raises_every_problem_there_is() {
-    every_problem_there_is_is_an_error(Sdk::Python);
+    every_problem_there_is_is_an_error(Sdk::StripePython);
 }
 
 #[test]
 fn the_stripe_sdk_for_node_raises_every_problem_there_is() {
-    every_problem_there_is_is_an_error(Sdk::Node);
+    every_problem_there_is_is_an_error(Sdk::StripeNode);
 }
 
 /// A route for each way to refuse. Nothing listens on port 1.

@@ -39,7 +39,7 @@ async fn a_timeout_is_retried_where_a_retry_runs_again_or_the_method_is_idempote
              on_unknown = \"{on_unknown}\""
         )
     });
-    let gateway = Setup::new(&upstream.url()).tables(&routes.join("\n")).start().await;
+    let gateway = Setup::new(&upstream.url()).tables(routes.join("\n")).start().await;
     let mut keyless = post("/hold", "none");
     keyless.headers_mut().remove("idempotency-key");
     for (request, retry) in [
@@ -78,7 +78,7 @@ async fn an_answer_that_was_not_retained_is_an_outcome_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_runs_without_its_store_is_marked_counted_and_logged() {
+async fn an_unguarded_execution_is_marked_counted_and_logged() {
     let upstream = Upstream::plain().await;
     let defaults = "lease = \"2s\"\non_store_down = \"pass\"";
     let setup = Setup::new(&upstream.url()).defaults(defaults).argument("--log=json");
@@ -98,7 +98,7 @@ async fn what_runs_without_its_store_is_marked_counted_and_logged() {
 }
 
 #[tokio::test]
-async fn an_upstream_cannot_speak_for_the_gateway() {
+async fn an_upstream_cannot_forge_the_gateways_headers() {
     let upstream = Upstream::start(|request| {
         Reply::created(request)
             .header("idempotency-problem", "in-progress")
@@ -136,7 +136,7 @@ async fn a_gateway_understands_the_problems_of_a_gateway_behind_it() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_none_has_an_error_member_too() {
+async fn an_invalid_request_has_an_error_member_too() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     let mut strange = charge("k", ORDER);

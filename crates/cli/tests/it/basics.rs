@@ -18,7 +18,7 @@ async fn a_repeat_gets_the_first_answer_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn what_is_not_guarded_passes_every_time() {
+async fn an_unguarded_request_is_forwarded_every_time() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     for run in 1..=3 {

@@ -3,7 +3,6 @@
 use std::{fs, io, net::SocketAddr, sync::Arc};
 
 use http::HeaderValue;
-use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rcgen::{
@@ -11,20 +10,23 @@ use rcgen::{
     SanType,
 };
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use tokio::net::TcpStream;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs::default_provider},
+    TlsAcceptor, TlsConnector,
+    rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::aws_lc_rs::default_provider},
 };
 
-use crate::common::{Answer, ClientRequest, Gateway, ORDER, Setup, Upstream, charge};
+use crate::common::{ClientRequest, Gateway, ORDER, Setup, TestResponse, Upstream, charge};
 
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 struct Identity(rcgen::Certificate, KeyPair);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -41,13 +43,44 @@ impl Authority {
         Identity(params.signed_by(&key, &self.0).unwrap(), key)
     }
 
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Serves TLS as `localhost` in front of a plain server. Returns the URL.
+    pub(crate) async fn serve_tls_before(&self, server: SocketAddr) -> String {
+        let names = vec![SanType::DnsName("localhost".try_into().unwrap())];
+        let Identity(certificate, key) = self.certify("localhost", names);
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut client = acceptor.accept(client).await?;
+                    let mut server = TcpStream::connect(server).await?;
+                    copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        format!("https://localhost:{port}")
+    }
+
     /// Sends a request to `localhost` with this certificate, on a connection of its own.
     async fn send(
         &self,
         address: SocketAddr,
         identity: Option<&Identity>,
         mut request: ClientRequest,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<TestResponse> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let builder = ClientConfig::builder_with_provider(default_provider().into())
@@ -69,9 +102,7 @@ impl Authority {
         tokio::spawn(connection);
         request.headers_mut().insert("host", HeaderValue::from_static("localhost"));
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-        let (head, body) = answer.into_parts();
-        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-        Ok(Answer { status: head.status, headers: head.headers, body })
+        TestResponse::try_read(answer).await.map_err(io::Error::other)
     }
 }
 
@@ -81,7 +112,7 @@ async fn gateway(authority: &Authority, upstream: &Upstream, rule: &str, auth: &
         "tls = {{ certificate = \"cert.pem\", key = \"key.pem\", client_ca = \"ca.pem\", \
          client_auth = \"{auth}\" }}"
     );
-    let setup = Setup::new(&upstream.url()).gateway(&tls).defaults(rule);
+    let setup = Setup::new(&upstream.url()).gateway(tls).defaults(rule);
     let server =
         authority.certify("server", vec![SanType::DnsName("localhost".try_into().unwrap())]);
     let folder = setup.file().parent().unwrap().to_owned();

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     common::{
-        Answer, Client, Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, Upstream, charge, send,
-        wait_until,
+        Client, Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, TestResponse, Upstream, charge,
+        send, wait_until,
     },
     operators::reaches,
 };
@@ -30,12 +30,12 @@ async fn short_lease(on_unknown: &str) -> (Upstream, Gate, Setup) {
     .await;
     let setup = Setup::new(&upstream.url())
         .defaults("lease = \"1s\"\nwait = \"0s\"")
-        .defaults(&format!("on_unknown = \"{on_unknown}\""));
+        .defaults(format!("on_unknown = \"{on_unknown}\""));
     (upstream, gate, setup)
 }
 
 /// Asks until the lease of the first run has lapsed.
-async fn after_the_lease(gateway: &Gateway) -> Answer {
+async fn after_the_lease(gateway: &Gateway) -> TestResponse {
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let answer = gateway.send(charge("k", ORDER)).await;
@@ -93,7 +93,7 @@ async fn killed_under_fail_it_has_failed_for_good() {
 }
 
 #[tokio::test]
-async fn what_lapsed_is_held_without_anybody_asking() {
+async fn an_expired_record_is_held_by_maintenance_alone() {
     let (upstream, gateway) = killed("hold").await;
     reaches(&gateway, "semel_lapsed_total", 1).await;
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
@@ -108,7 +108,7 @@ async fn what_lapsed_is_held_without_anybody_asking() {
 
 /// Stops a gateway while `k` runs there, until its lease has lapsed and a neighbour has said what
 /// it makes of it. Then lets it go on and opens the gate.
-async fn overtaken(on_unknown: &str) -> (Upstream, Gateway, Answer, Answer) {
+async fn overtaken(on_unknown: &str) -> (Upstream, Gateway, TestResponse, TestResponse) {
     let (upstream, gate, setup) = short_lease(on_unknown).await;
     let (gateway, neighbour) = (setup.start().await, setup.start().await);
     let late = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
@@ -153,11 +153,11 @@ async fn a_final_failure_is_not_undone_by_an_owner_that_comes_late() {
 }
 
 #[tokio::test]
-async fn whatever_was_acknowledged_before_a_kill_is_replayed_after_it() {
+async fn an_answer_acknowledged_before_a_kill_is_replayed_after_it() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("lease = \"1s\"\nwait = \"0s\"");
     let gateway = setup.start().await;
-    let acknowledged: Arc<Mutex<BTreeMap<String, Answer>>> = Arc::default();
+    let acknowledged: Arc<Mutex<BTreeMap<String, TestResponse>>> = Arc::default();
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..16 {
         let (address, acknowledged) = (gateway.address(), Arc::clone(&acknowledged));

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use semel::core::StateName;
 
 use crate::common::{
-    Answer, ClientRequest, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+    ClientRequest, Gate, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, send,
+    wait_until,
 };
 
 const HEADERS: [&str; 5] = [
@@ -55,7 +56,7 @@ async fn gated() -> (Gate, Upstream) {
 }
 
 #[track_caller]
-fn is_exceeded(answer: &Answer, should_retry: &str) {
+fn is_exceeded(answer: &TestResponse, should_retry: &str) {
     answer.assert_problem(504, "deadline-exceeded");
     assert_eq!(answer.header("x-should-retry"), Some(should_retry), "{answer:?}");
 }
@@ -161,7 +162,7 @@ async fn a_queued_request_is_not_sent_after_its_deadline() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let upstream = format!("upstream = {{ url = \"{url}\", connect_timeout = \"30s\" }}\n");
-    let gateway = setup(&url).gateway(&upstream).start().await;
+    let gateway = setup(&url).gateway(upstream).start().await;
     let send = |header| tokio::spawn(send(gateway.address(), until_soon(header, header)));
     for answer in HEADERS.map(send) {
         is_exceeded(&answer.await.unwrap(), "true");
@@ -189,6 +190,30 @@ async fn a_clock_that_is_two_seconds_behind_is_tolerated() {
     assert_eq!(gateway.send(behind).await.status.as_u16(), 201);
     let late = with(charge("late", ORDER), "request-deadline", &before(61));
     is_exceeded(&gateway.send(late).await, "false");
+    gateway.assert_clean_shutdown().await;
+}
+
+/// With the default leeway, a client whose clock is 2 s off sends a deadline in the near future.
+#[tokio::test]
+async fn a_clock_that_is_two_seconds_off_costs_a_client_nothing() {
+    let upstream = Upstream::plain().await;
+    let gateway = Setup::new(&upstream.url()).defaults("deadline = {}").start().await;
+    let header = "request-deadline";
+    let (off, near) = (Duration::from_secs(2), Duration::from_millis(1900));
+    for (key, date) in [
+        ("behind", Timestamp::now() - off + near),
+        ("ahead", Timestamp::now() + off + near),
+        ("right", Timestamp::now() + near),
+    ] {
+        let answer = gateway.send(with(charge(key, ORDER), header, &date.to_string())).await;
+        assert_eq!(answer.status.as_u16(), 201, "{key}: {answer:?}");
+    }
+    let late = (Timestamp::now() - off).to_string();
+    is_exceeded(&gateway.send(with(charge("late", ORDER), header, &late)).await, "false");
+    // Clocks do not matter for a duration: it has no leeway.
+    let late = with(charge("late", ORDER), "request-timeout", "0");
+    is_exceeded(&gateway.send(late).await, "false");
+    assert_eq!(upstream.request_count(), 3);
     gateway.assert_clean_shutdown().await;
 }
 

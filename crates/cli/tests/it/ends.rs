@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::common::{
-    Answer, Client, Gateway, ORDER, ReceivedRequest, Reply, Setup, Upstream, charge, send,
+    Client, Gateway, ORDER, ReceivedRequest, Reply, Setup, TestResponse, Upstream, charge, send,
     wait_until,
 };
 
@@ -31,7 +31,7 @@ async fn first_run(
     })
     .await;
     let setup = Setup::new(&upstream.url());
-    let setup = setup.defaults(&format!("on_unknown = \"{on_unknown}\""));
+    let setup = setup.defaults(format!("on_unknown = \"{on_unknown}\""));
     let gateway = setup.defaults("upstream_timeout = \"2s\"").start().await;
     (upstream, gateway)
 }
@@ -221,7 +221,7 @@ async fn a_client_error_that_asks_for_a_retry_frees_the_key() {
 }
 
 #[tokio::test]
-async fn keep_and_release_are_the_routes_to_say() {
+async fn the_statuses_to_keep_and_to_release_are_settings_of_the_route() {
     let upstream = Upstream::start(|request| {
         let status = request.path.trim_start_matches("/all/").trim_start_matches("/list/");
         Reply::new(status.parse().unwrap(), format!("run {}", request.number))
@@ -340,7 +340,7 @@ async fn a_refused_connection_frees_the_key_and_counts_as_no_attempt() {
     under_each(async |on_unknown| {
         let nowhere = Upstream::plain().await.stop().await;
         let setup = Setup::new(&format!("http://{nowhere}"));
-        let setup = setup.defaults(&format!("on_unknown = \"{on_unknown}\""));
+        let setup = setup.defaults(format!("on_unknown = \"{on_unknown}\""));
         let gateway = setup.start().await;
         for _ in 0..3 {
             let answer = gateway.send(charge("k", ORDER)).await;
@@ -379,7 +379,7 @@ async fn joiners_of_an_unreached_upstream_get_the_same_answer() {
         begin.add_permits(1);
         refused.acquire().await.unwrap().forget();
     });
-    let setup = Setup::new("").gateway(&format!(
+    let setup = Setup::new("").gateway(format!(
         "upstream = {{ url = \"https://{address}\", connect_timeout = \"50s\" }}"
     ));
     let gateway = setup.start().await;
@@ -407,7 +407,7 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
         }
     });
     let gateway = Gateway::in_front_of(&format!("http://{address}")).await;
-    let mut answers: Vec<(&str, Answer)> = Vec::new();
+    let mut answers: Vec<(&str, TestResponse)> = Vec::new();
     for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         answers.push((key, gateway.send(charge(key, ORDER)).await));
     }

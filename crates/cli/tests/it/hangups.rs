@@ -31,7 +31,7 @@ async fn write(gateway: &Gateway, bytes: &[u8]) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_in_its_own_request_has_asked_for_nothing() {
+async fn a_client_that_disconnects_within_its_request_starts_no_execution() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     let whole = wire("k");
@@ -138,7 +138,7 @@ async fn clients_that_hang_up_at_once_run_once_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_before_the_claim_is_granted_has_asked_for_it_all_the_same() {
+async fn a_client_that_disconnects_before_the_grant_has_its_request_executed() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     let turn = gateway.setup.block_writes().await;

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Answer, ClientRequest, Gateway, ORDER, Reply, Setup, Upstream, charge, get},
+    common::{ClientRequest, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, get},
     operators::reaches,
 };
 
@@ -40,7 +40,7 @@ async fn tenants() -> Upstream {
 }
 
 #[track_caller]
-fn ran(answer: &Answer, text: &str) {
+fn ran(answer: &TestResponse, text: &str) {
     assert_eq!((answer.text(), answer.is_replayed()), (text, false));
 }
 
@@ -198,7 +198,7 @@ async fn a_decline_is_kept_unless_nothing_proves_whose_key_in_the_body_it_is() {
     }
     gateway.assert_clean_shutdown().await;
     let log = format!("{route}\nkeep = \"deterministic\"");
-    let gateway = Setup::new(&upstream.url()).tables(&log).start().await;
+    let gateway = Setup::new(&upstream.url()).tables(log).start().await;
     let first = gateway.send(entry(&[])).await;
     gateway.send(entry(&[])).await.assert_replay_of(&first);
     gateway.assert_clean_shutdown().await;

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn one_caller_may_not_fill_the_gateway_and_a_full_one_says_so() {
+async fn one_caller_cannot_fill_the_gateway_and_a_full_gateway_answers_503() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
@@ -48,7 +48,7 @@ async fn one_caller_may_not_fill_the_gateway_and_a_full_one_says_so() {
 }
 
 #[tokio::test]
-async fn those_who_wait_are_counted_too() {
+async fn waiters_count_towards_the_limit() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();

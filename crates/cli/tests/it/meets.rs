@@ -6,13 +6,13 @@ use semel::core::StateName;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::common::{
-    Answer, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+    Gate, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge, send, wait_until,
 };
 
 const OTHER: &str = r#"{"amount":1000,"to":"zoe"}"#;
 
 /// A request on its way.
-fn on_its_way(gateway: &Gateway, key: &'static str) -> JoinHandle<Answer> {
+fn on_its_way(gateway: &Gateway, key: &'static str) -> JoinHandle<TestResponse> {
     tokio::spawn(send(gateway.address(), charge(key, ORDER)))
 }
 
@@ -116,12 +116,12 @@ async fn joiners_get(status: u16) {
 }
 
 #[tokio::test]
-async fn those_who_join_get_an_answer_that_is_kept() {
+async fn joined_requests_get_a_recorded_answer() {
     joiners_get(201).await;
 }
 
 #[tokio::test]
-async fn those_who_join_get_an_answer_that_is_not_kept_and_run_nothing() {
+async fn joined_requests_get_an_unrecorded_answer_without_another_execution() {
     joiners_get(503).await;
 }
 

@@ -94,7 +94,7 @@ async fn stage() -> (Upstream, Setup, Gate) {
     })
     .await;
     let nowhere = Upstream::plain().await.stop().await;
-    let setup = Setup::new(&upstream.url()).tables(&format!(
+    let setup = Setup::new(&upstream.url()).tables(format!(
         "[[route]]\nmatch = \"POST /charges\"\nscope = \"charges\"\n\
          [[route]]\nmatch = \"POST /nowhere\"\nscope = \"nowhere\"\nupstream = \"http://{nowhere}\""
     ));
@@ -162,7 +162,7 @@ async fn a_request_that_could_be_read_in_two_ways_is_counted() {
 }
 
 #[tokio::test]
-async fn what_is_refused_for_its_route_is_counted_and_named() {
+async fn a_request_without_a_usable_route_is_counted_and_logged() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).gateway("unmatched = \"refuse\"").tables(
         "[[route]]\nmatch = \"POST /charges\"\nscope = \"charges\"\nkey = { required = true }",

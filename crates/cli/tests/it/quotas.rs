@@ -1,10 +1,14 @@
 //! Quotas: what a client leaves in the store is bounded, and only new keys are refused.
 
+use std::time::Duration;
+
 use semel::core::StateName;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     common::{
-        ClientRequest, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, wait_until,
+        ClientRequest, Gate, Gateway, ORDER, Reply, Setup, TEST_TIMEOUT, Upstream, charge, local,
+        send, wait_until,
     },
     operators::reaches,
 };
@@ -20,7 +24,7 @@ fn of(merchant: &str, key: &str) -> ClientRequest {
 /// A gateway for merchants, with these limits.
 async fn limited(upstream: &Upstream, limits: &str) -> Gateway {
     let setup = Setup::new(&upstream.url()).defaults(MERCHANTS);
-    setup.tables(&format!("[limits]\n{limits}")).start().await
+    setup.tables(format!("[limits]\n{limits}")).start().await
 }
 
 #[tokio::test]
@@ -84,6 +88,57 @@ async fn a_caller_whose_outcomes_are_unknown_gets_429_while_another_goes_on() {
 }
 
 #[tokio::test]
+async fn a_caller_with_too_many_bytes_gets_429_while_another_goes_on() {
+    let upstream = Upstream::start(|_| Reply::new(200, vec![b'x'; 10_000])).await;
+    let gateway = limited(&upstream, "store_size_per_caller = \"20000B\"").await;
+    let first = gateway.send(of("a", "1")).await;
+    assert_eq!(gateway.send(of("a", "2")).await.status.as_u16(), 200);
+    gateway.send(of("a", "3")).await.assert_problem(429, "too-many-records");
+    gateway.send(of("a", "1")).await.assert_replay_of(&first);
+    assert_eq!(gateway.send(of("b", "3")).await.status.as_u16(), 200);
+    assert_eq!(upstream.request_count(), 3);
+    reaches(&gateway, "semel_quota_limit{quota=\"caller_bytes\"}", 20_000).await;
+    // Two answers with their heads. The usage is measured every few seconds.
+    let in_range = async || {
+        let metrics = send(gateway.api(), local("/metrics")).await;
+        let used = "semel_quota_used{quota=\"caller_bytes\"} ";
+        let used = metrics.text().lines().find_map(|line| line.strip_prefix(used)).unwrap();
+        (20_000..21_000).contains(&used.parse::<u64>().unwrap())
+    };
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !in_range().await {
+        assert!(Instant::now() < end, "the bytes are not counted");
+        sleep(Duration::from_millis(50)).await;
+    }
+    gateway.assert_clean_shutdown().await;
+}
+
+#[tokio::test]
+async fn an_address_whose_anonymous_outcomes_are_unknown_gets_429_while_another_goes_on() {
+    let upstream = Upstream::start(|request| match request.key() {
+        "good" => Reply::created(request),
+        _ => Reply::new(502, "broken"),
+    })
+    .await;
+    let setup = Setup::new(&upstream.url()).defaults("caller = \"anonymous\"");
+    let setup = setup.gateway("trusted_proxies = [\"127.0.0.1\"]");
+    let gateway = setup.tables("[limits]\nheld_per_caller = 2").start().await;
+    let from = |address: &str, key: &str| {
+        let mut request = charge(key, ORDER);
+        request.headers_mut().insert("x-forwarded-for", address.parse().unwrap());
+        request
+    };
+    for key in ["1", "2"] {
+        assert_eq!(gateway.send(from("192.0.2.1", key)).await.status.as_u16(), 502);
+    }
+    gateway.send(from("192.0.2.1", "3")).await.assert_problem(429, "too-many-records");
+    gateway.send(from("192.0.2.1", "1")).await.assert_problem(423, "outcome-unknown");
+    assert_eq!(gateway.send(from("192.0.2.2", "good")).await.status.as_u16(), 201);
+    assert_eq!(upstream.request_count(), 3);
+    gateway.assert_clean_shutdown().await;
+}
+
+#[tokio::test]
 async fn a_full_store_refuses_new_keys_with_503_while_replays_and_what_runs_go_on() {
     let gate = Gate::new();
     let upstream = Upstream::start({
@@ -129,7 +184,7 @@ async fn a_store_with_more_bytes_than_it_may_have_is_full() {
             break;
         }
         assert_eq!(answer.status.as_u16(), 201);
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(upstream.request_count(), number - 1);
     gateway.assert_clean_shutdown().await;

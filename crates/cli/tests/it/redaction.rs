@@ -14,7 +14,7 @@ async fn storing(record: &str) -> (Upstream, Gateway) {
         Reply::new(201, body).header("content-type", "application/json").header("etag", "\"7\"")
     })
     .await;
-    let setup = Setup::new(&upstream.url()).defaults(&format!("record = {record}"));
+    let setup = Setup::new(&upstream.url()).defaults(format!("record = {record}"));
     let gateway = setup.start().await;
     (upstream, gateway)
 }
@@ -53,7 +53,7 @@ async fn a_status_is_stored_alone() {
 }
 
 #[tokio::test]
-async fn what_is_redacted_is_not_stored() {
+async fn a_redacted_value_is_not_stored() {
     let (upstream, gateway) = storing("{ redact = [\"/card/number\", \"/card/cvc\"] }").await;
     let first = gateway.send(charge("k", ORDER)).await;
     assert!(first.text().contains(NUMBER), "the first client gets all of it");

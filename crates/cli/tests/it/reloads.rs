@@ -1,7 +1,7 @@
 //! A changed configuration, applied while the gateway runs.
 
 use std::{
-    process::{Command, Output},
+    process::Output,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -10,7 +10,9 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use crate::common::{Client, Gateway, ORDER, Reply, Setup, Upstream, charge, wait_until};
+use crate::common::{
+    Client, Gateway, ORDER, Reply, Setup, Upstream, charge, semel_command, wait_until,
+};
 
 /// How often the gateway has said that it applied a configuration.
 fn applied(gateway: &Gateway) -> usize {
@@ -111,7 +113,7 @@ async fn a_bad_file_keeps_the_old_configuration_and_says_where_it_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named_until_there_is_one() {
+async fn settings_that_need_a_restart_are_logged_at_each_reload() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url());
     let gateway = setup.start().await;
@@ -127,7 +129,7 @@ async fn what_needs_a_restart_is_named_until_there_is_one() {
 }
 
 pub(crate) fn semel_reload(gateway: &Gateway, token: Option<&str>, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut command = semel_command();
     command.args(["reload", "--server", &format!("http://{}", gateway.api())]);
     command.args(arguments);
     command.env_remove("SEMEL_OPERATOR_TOKEN");

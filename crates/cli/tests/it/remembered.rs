@@ -44,7 +44,7 @@ async fn the_first_route_finds_what_ran_under_the_implicit_one() {
     gateway.wait_for_log("was = { scope = \"default\" }").await;
     gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
 
-    let was = open.clone().tables(&format!("{ROUTE}{WAS}"));
+    let was = open.clone().tables(format!("{ROUTE}{WAS}"));
     was.write();
     reload(&gateway).await;
     gateway.send(charge("k", ORDER)).await.assert_replay_of(&first);
@@ -72,7 +72,7 @@ async fn another_caller_rule_is_refused_until_an_operator_accepts_it() {
     let base = Setup::new(&upstream.url()).environment("OPERATORS", TOKEN);
     let scoped = |lines: &str| {
         let api = "[api]\noperator_token_env = \"OPERATORS\"\naudit = \"audit.jsonl\"\n";
-        base.clone().tables(&format!("{api}{ROUTE}{lines}"))
+        base.clone().tables(format!("{api}{ROUTE}{lines}"))
     };
     let gateway = scoped("").start().await;
     let first = gateway.send(charge("k", ORDER)).await;
@@ -100,7 +100,7 @@ async fn another_caller_rule_is_refused_until_an_operator_accepts_it() {
 }
 
 #[tokio::test]
-async fn what_was_observed_is_not_run_again_once_the_route_guards() {
+async fn an_observed_request_is_not_executed_again_when_the_route_guards() {
     let upstream = Upstream::plain().await;
     let open = Setup::new(&upstream.url());
     let gateway = open.clone().defaults("mode = \"observe\"").start().await;
@@ -236,7 +236,7 @@ async fn a_start_that_fails_remembers_no_route() {
     open.start().await.assert_clean_shutdown().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap().to_string();
-    let was = open.clone().tables(&format!("{ROUTE}{WAS}"));
+    let was = open.clone().tables(format!("{ROUTE}{WAS}"));
     let failed = was.argument("--listen").argument(&taken).spawn();
     failed.wait_for_log("cannot listen on").await;
     assert!(!failed.wait_for_exit().await.success());

@@ -1,11 +1,11 @@
 //! What may happen to a held record: an operator says what became of it, and the next retry knows.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use semel::core::StateName;
 
 use crate::{
-    common::{Gateway, ORDER, Reply, Setup, Upstream, charge},
+    common::{Gateway, ORDER, Reply, Setup, Upstream, charge, semel_command},
     operators::reaches,
     reloads::reload,
 };
@@ -30,13 +30,13 @@ async fn held() -> (Upstream, Gateway) {
 
 /// Runs a command on the gateway's API.
 fn operate(gateway: &Gateway, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut command = semel_command();
     command.args(arguments).args(["--server", &format!("http://{}", gateway.api())]);
     command.env("SEMEL_OPERATOR_TOKEN", TOKEN).output().unwrap()
 }
 
 #[tokio::test]
-async fn it_happened_and_this_is_the_answer() {
+async fn a_held_record_resolved_as_completed_is_replayed() {
     let (upstream, gateway) = held().await;
     let resolve = ["resolve", "k", "--completed", "--status", "201", "--body", "charge 7"];
     let header = ["--header", "Location: /charges/7", "--why", "the ledger has it", "--yes"];
@@ -54,7 +54,7 @@ async fn it_happened_and_this_is_the_answer() {
 
 /// Two keys broke off while the route observed, and get 423 now that it guards.
 #[tokio::test]
-async fn what_broke_off_while_it_was_observed_is_resolved_as_well() {
+async fn an_unknown_outcome_of_an_observed_request_can_be_resolved() {
     let upstream = Upstream::start(|request| match (request.key(), request.run) {
         ("fine", _) => Reply::created(request),
         (_, 1) => Reply::closed(),
@@ -121,7 +121,7 @@ async fn an_answer_that_no_client_could_read_is_refused() {
 }
 
 #[tokio::test]
-async fn it_did_not_happen_and_may_run_again() {
+async fn a_held_record_resolved_as_released_runs_again() {
     let (upstream, gateway) = held().await;
     let arguments = ["resolve", "k", "--released", "--why", "the ledger has nothing", "--yes"];
     let done = operate(&gateway, &arguments);
@@ -140,7 +140,7 @@ async fn it_did_not_happen_and_may_run_again() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_is_new_within_a_second() {
+async fn a_deleted_record_is_a_new_key_within_a_second() {
     let (upstream, gateway) = held().await;
     gateway.send(charge("kept", ORDER)).await;
     let first = gateway.send(charge("cached", ORDER)).await;

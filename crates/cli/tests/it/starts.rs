@@ -19,7 +19,7 @@ async fn one_argument_is_enough() {
 }
 
 #[tokio::test]
-async fn it_says_where_it_listens_and_what_it_guards() {
+async fn the_banner_lists_the_addresses_and_the_routes() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url());
     let table = "[[route]]\nmatch = \"POST /v1/payments/**\"\nscope = \"payments\"";
@@ -61,7 +61,7 @@ async fn an_address_that_is_taken_is_named() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_none_is_named() {
+async fn an_invalid_store_is_reported_by_its_name() {
     if !on_sqlite() {
         return;
     }

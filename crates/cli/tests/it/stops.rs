@@ -84,7 +84,7 @@ async fn a_shutdown_under_load_loses_and_cuts_nothing() {
 }
 
 #[tokio::test]
-async fn what_runs_longer_than_it_may_is_cut_off_and_it_says_so() {
+async fn an_execution_that_outlasts_the_drain_is_cut_off_and_logged() {
     let upstream = Upstream::start(|_| Reply::silent()).await;
     let setup = Setup::new(&upstream.url()).gateway("drain = \"1s\"").defaults("lease = \"1s\"");
     let gateway = setup.start().await;
@@ -206,6 +206,7 @@ async fn an_idle_client_that_has_sent_a_line_or_half_a_head_does_not_hold_it_up(
         client.write_all(begun.as_bytes()).await.unwrap();
         clients.push(client);
     }
+    // Real time must pass: the gateway has read the bytes, and shows it nowhere.
     tokio::time::sleep(Duration::from_millis(100)).await;
     gateway.signal("TERM");
     let status = gateway.wait_for_exit().await;

@@ -1,18 +1,16 @@
 //! The life of a store: created, lost, refused, backed up and restored.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{fs, path::Path, process::Output};
 
 use serde_json::Value;
 
-use crate::common::{Gateway, ORDER, Setup, Upstream, charge, local, on_sqlite, send};
+use crate::common::{
+    Gateway, ORDER, Setup, Upstream, charge, local, on_sqlite, semel_command, send,
+};
 
 /// Runs the program beside the gateways of a setup.
 fn semel(setup: &Setup, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut command = semel_command();
     command.current_dir(setup.database().parent().unwrap()).args(words).output().unwrap()
 }
 

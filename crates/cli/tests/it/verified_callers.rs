@@ -1,10 +1,6 @@
 //! Callers that are verified: tokens, key sets that rotate or are away, headers from networks.
 
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::{fs, io::Write as _, process::Stdio};
 
 use http::HeaderValue;
 use semel_testkit::issuer::{
@@ -13,7 +9,10 @@ use semel_testkit::issuer::{
 };
 use serde_json::json;
 
-use crate::common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge, local};
+use crate::{
+    client_certificates::Authority,
+    common::{ClientRequest, Gateway, ORDER, Setup, Upstream, charge, local, semel_command},
+};
 
 fn jwt_rule(jwks: &str) -> String {
     format!(
@@ -24,7 +23,7 @@ fn jwt_rule(jwks: &str) -> String {
 
 /// A gateway whose key set is a file.
 fn with_file(upstream: &Upstream, keys: &[&SigningKey]) -> Setup {
-    let setup = Setup::new(&upstream.url()).defaults(&jwt_rule("jwks.json"));
+    let setup = Setup::new(&upstream.url()).defaults(jwt_rule("jwks.json"));
     fs::write(setup.file().with_file_name("jwks.json"), key_set(keys)).unwrap();
     setup
 }
@@ -71,10 +70,12 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
     let unsigned = token_of(&json!({ "alg": "none", "kid": "k" }), &claims("zoe"), b"");
     let jwk = key.jwk();
     let public = SigningKey::secret("k", jwk["n"].as_str().unwrap().as_bytes());
+    let public_pem = SigningKey::secret("k", key.public_pem().as_bytes());
     let other_client = SigningKey::generate("k", Algorithm::RS256);
     for (token, status, slug) in [
         (unsigned, 401, "caller-unverified"),
         (public.sign(&claims("zoe")), 401, "caller-unverified"),
+        (public_pem.sign(&claims("zoe")), 401, "caller-unverified"),
         (other_client.sign(&claims("zoe")), 401, "caller-unverified"),
         (other_client.named("x").sign(&claims("zoe")), 401, "caller-unverified"),
         (changed(json!({ "exp": seconds_from_now(-70) })), 401, "caller-unverified"),
@@ -96,7 +97,7 @@ async fn forged_expired_and_foreign_tokens_reach_nothing() {
     assert!(gateway.records().await.is_empty());
     for (reason, count) in [
         ("token-malformed", 1),
-        ("algorithm", 1),
+        ("algorithm", 2),
         ("signature", 1),
         ("key-unknown", 1),
         ("expired", 1),
@@ -129,7 +130,7 @@ async fn a_key_is_rotated_while_the_gateway_serves() {
     let upstream = Upstream::plain().await;
     let [old, new] = ["old", "new"].map(|kid| SigningKey::generate(kid, Algorithm::ES256));
     let server = JwksServer::start(JwksAnswer::Text(key_set(&[&old]))).await;
-    let gateway = Setup::new(&upstream.url()).defaults(&jwt_rule(&server.url())).start().await;
+    let gateway = Setup::new(&upstream.url()).defaults(jwt_rule(&server.url())).start().await;
     let first = gateway.send(with_token("a", &old.sign(&claims("zoe")))).await;
     assert_eq!(first.status.as_u16(), 201);
     server.set(JwksAnswer::Text(key_set(&[&new])));
@@ -155,6 +156,27 @@ async fn a_key_is_rotated_while_the_gateway_serves() {
     gateway.assert_clean_shutdown().await;
 }
 
+/// The gateway trusts the CAs of the system, here those in `SSL_CERT_FILE`.
+#[tokio::test]
+async fn a_key_set_is_fetched_over_https_from_an_issuer_that_a_ca_certifies() {
+    let upstream = Upstream::plain().await;
+    let key = SigningKey::generate("k", Algorithm::ES256);
+    let server = JwksServer::start(JwksAnswer::Text(key_set(&[&key]))).await;
+    let (authority, other) = (Authority::new(), Authority::new());
+    let url = authority.serve_tls_before(server.address()).await;
+    for (trusted, status) in [(&authority, 201), (&other, 503)] {
+        let setup = Setup::new(&upstream.url()).defaults(jwt_rule(&format!("{url}/jwks.json")));
+        let ca = setup.file().with_file_name("ca.pem");
+        fs::write(&ca, trusted.pem()).unwrap();
+        let setup = setup.environment("SSL_CERT_FILE", ca.to_str().unwrap());
+        let gateway = setup.start().await;
+        let answer = gateway.send(with_token("a", &key.sign(&claims("zoe")))).await;
+        assert_eq!(answer.status.as_u16(), status, "{answer:?}");
+        gateway.assert_clean_shutdown().await;
+    }
+    assert_eq!((upstream.request_count(), server.requests()), (1, 1));
+}
+
 #[tokio::test]
 async fn without_keys_nothing_is_verified_and_nothing_is_refused_for_good() {
     let key = SigningKey::generate("k", Algorithm::ES256);
@@ -162,7 +184,7 @@ async fn without_keys_nothing_is_verified_and_nothing_is_refused_for_good() {
     for answer in [JwksAnswer::Error, JwksAnswer::Silence, JwksAnswer::Endless] {
         let upstream = Upstream::plain().await;
         let server = JwksServer::start(answer.clone()).await;
-        let gateway = Setup::new(&upstream.url()).defaults(&jwt_rule(&server.url())).start().await;
+        let gateway = Setup::new(&upstream.url()).defaults(jwt_rule(&server.url())).start().await;
         let refused = gateway.send(with_token("a", &token)).await;
         refused.assert_problem(503, "caller-unavailable");
         assert_eq!(upstream.request_count(), 0, "{answer:?}");
@@ -196,13 +218,13 @@ async fn a_header_is_believed_from_its_networks_alone() {
         request.headers_mut().insert("forwarded", HeaderValue::from_static("for=10.0.0.1"));
         request
     };
-    let gateway = Setup::new(&upstream.url()).defaults(&rule("10.0.0.0/8")).start().await;
+    let gateway = Setup::new(&upstream.url()).defaults(rule("10.0.0.0/8")).start().await;
     gateway.send(spoofed()).await.assert_problem(403, "caller-unidentified");
     assert_eq!(upstream.request_count(), 0);
     assert_eq!(metric(&gateway, "semel_caller_failures_total{reason=\"network\"}").await, 1);
     assert_eq!(gateway.send(charge("b", ORDER)).await.status.as_u16(), 201, "without the header");
     gateway.assert_clean_shutdown().await;
-    let gateway = Setup::new(&upstream.url()).defaults(&rule("127.0.0.0/8")).start().await;
+    let gateway = Setup::new(&upstream.url()).defaults(rule("127.0.0.0/8")).start().await;
     assert_eq!(gateway.send(spoofed()).await.status.as_u16(), 201);
     let records = gateway.records().await;
     assert_eq!(records[0].id.caller.as_str(), "header:x-merchant-id:7");
@@ -211,7 +233,7 @@ async fn a_header_is_believed_from_its_networks_alone() {
 
 /// Runs `semel caller` in the folder of a gateway.
 fn name_of(setup: &Setup, arguments: &[&str], value: &str) -> (String, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+    let mut child = semel_command()
         .current_dir(setup.file().parent().unwrap())
         .args(["caller", "--config", "semel.toml"])
         .args(arguments)

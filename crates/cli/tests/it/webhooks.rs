@@ -53,7 +53,7 @@ fn setup(upstream: &Upstream, signature: &str) -> Setup {
     let whsec = format!("whsec_{}", BASE64.encode(SECRET.as_bytes()));
     let route = format!("[[route]]\nmatch = \"POST /hook\"\nscope = \"hook\"\n{signature}");
     Setup::new(&upstream.url())
-        .tables(&route)
+        .tables(route)
         .environment("HOOK_SECRET", SECRET)
         .environment("NEXT_HOOK_SECRET", NEXT_SECRET)
         .environment("WHSEC", &whsec)
@@ -200,7 +200,7 @@ async fn cloud_events_of_different_sources_are_different_whatever_their_ids() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_signed_route_passes_unverified() {
+async fn an_unverified_request_of_a_signed_route_is_not_forwarded() {
     let upstream = Upstream::plain().await;
     let route = "[[route]]\nmatch = \"/hook\"\nscope = \"hook\"\n\
                  signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";

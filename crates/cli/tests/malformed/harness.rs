@@ -1,19 +1,19 @@
 //! The program under test, the upstream behind it and the client in front of it.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
-        mpsc,
     },
     thread,
     time::Duration,
 };
 
 use semel::core::Problem;
+
+use crate::common::{Gateway, Setup, TestResponse};
 
 /// After this long without a byte something hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,57 +61,27 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
 /// A gateway in front of an upstream.
 #[derive(Debug)]
 pub(crate) struct Harness {
-    upstream: Upstream,
-    program: Program,
+    upstream: ByteCountingUpstream,
+    gateway: WatchedGateway,
 }
 
-/// The program itself. It must not end before it is stopped, nor panic.
+/// The gateway itself. It must not end before it is stopped, nor panic.
 #[derive(Debug)]
-pub(crate) struct Program {
-    gateway: Child,
-    log: Arc<Mutex<String>>,
+pub(crate) struct WatchedGateway {
+    gateway: Gateway,
     pub(crate) address: SocketAddr,
-    _folder: tempfile::TempDir,
 }
 
-impl Program {
+impl WatchedGateway {
     /// Starts it in front of an upstream, with more lines for its configuration's `[limits]`.
     pub(crate) fn start(upstream: SocketAddr, limits: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("semel.toml");
-        std::fs::write(&file, configuration(upstream, limits)).unwrap();
-        let mut gateway = Command::new(env!("CARGO_BIN_EXE_semel"))
-            .args(["serve", "--config"])
-            .arg(&file)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = Arc::new(Mutex::new(String::new()));
-        let (sender, receiver) = mpsc::channel();
-        let lines = BufReader::new(gateway.stderr.take().unwrap()).lines();
-        let saying = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if let Some((_, address)) = line.split_once("listening on http://") {
-                    let address = address.split_whitespace().next().unwrap_or_default();
-                    let _ = sender.send(address.parse());
-                }
-                let mut log = saying.lock().unwrap();
-                log.push_str(&line);
-                log.push('\n');
-            }
-        });
-        let address = receiver.recv_timeout(TEST_TIMEOUT);
-        let Ok(Ok(address)) = address else {
-            let _ = gateway.kill();
-            panic!("the gateway did not start: {}", log.lock().unwrap());
-        };
-        Self { gateway, log, address, _folder: folder }
+        let gateway = Setup::configured(&configuration(upstream, limits)).start_blocking();
+        Self { address: gateway.address(), gateway }
     }
 
     /// How many descriptors it has open.
     pub(crate) fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.gateway.id())).unwrap().count()
+        std::fs::read_dir(format!("/proc/{}/fd", self.gateway.process())).unwrap().count()
     }
 
     /// Sends these bytes, reads what comes until it is silent for so long, then says that nothing
@@ -142,13 +112,13 @@ impl Program {
 
 impl Harness {
     pub(crate) fn start() -> Self {
-        let upstream = Upstream::start();
-        let program = Program::start(upstream.address, "");
-        Self { upstream, program }
+        let upstream = ByteCountingUpstream::start();
+        let gateway = WatchedGateway::start(upstream.address, "");
+        Self { upstream, gateway }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        self.program.connect()
+        self.gateway.connect()
     }
 
     /// How many bytes have come to the upstream.
@@ -157,14 +127,14 @@ impl Harness {
     }
 
     /// Sends a request and reads its answer, if there is one before the connection ends.
-    fn ask(&self, bytes: &[u8], ends: bool) -> Option<Answer> {
+    fn ask(&self, bytes: &[u8], ends: bool) -> Option<TestResponse> {
         let mut stream = self.connect();
         // Who is refused early need not be let finish.
         let _ = stream.write_all(bytes);
         if ends {
             let _ = stream.shutdown(Shutdown::Write);
         }
-        Answer::read(&mut stream)
+        read_response(&mut stream)
     }
 
     /// The request gets the answer that it should, the upstream gets nothing, and the next client
@@ -186,11 +156,11 @@ impl Harness {
         match case.answer {
             Expected::Status(status) => assert_eq!(answer.status, status, "{shown}"),
             Expected::Problem(problem) => {
-                assert_eq!(answer.status, problem.status(), "{shown}: {}", answer.body);
+                assert_eq!(answer.status, problem.status(), "{shown}: {}", answer.text());
                 let kind = answer.header("content-type");
                 assert_eq!(kind, Some("application/problem+json"), "{shown}");
                 let kind = format!("\"type\":\"urn:semel:problem:{}\"", problem.slug());
-                assert!(answer.body.contains(&kind), "{shown}: {}", answer.body);
+                assert!(answer.text().contains(&kind), "{shown}: {}", answer.text());
             }
         }
     }
@@ -205,7 +175,7 @@ impl Harness {
         let request = format!("GET /good HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
         let answer = self.ask(request.as_bytes(), false);
         let answer = answer.unwrap_or_else(|| panic!("no request is served after {after}"));
-        assert_eq!((answer.status, &*answer.body), (200, "ok"), "after {after}");
+        assert_eq!((answer.status.as_u16(), answer.text()), (200, "ok"), "after {after}");
         assert_eq!(self.upstream.strange(), Vec::<String>::new(), "after {after}");
     }
 
@@ -214,23 +184,20 @@ impl Harness {
         let request = charge("good", r#"{"amount":1}"#);
         for replayed in [None, Some("true")] {
             let answer = self.ask(&request, false).expect("an answer");
-            assert_eq!((answer.status, &*answer.body), (200, "ok"));
+            assert_eq!((answer.status.as_u16(), answer.text()), (200, "ok"));
             assert_eq!(answer.header("idempotent-replayed"), replayed);
         }
         assert_eq!(self.upstream.charges.load(Ordering::SeqCst), 1);
     }
 }
 
-impl Drop for Program {
+impl Drop for WatchedGateway {
     fn drop(&mut self) {
-        let ended = self.gateway.try_wait();
-        let _ = self.gateway.kill();
-        let _ = self.gateway.wait();
         if thread::panicking() {
             return;
         }
-        let log = self.log.lock().unwrap();
-        assert!(matches!(ended, Ok(None)), "the gateway ended by itself: {log}");
+        let log = self.gateway.log();
+        assert_eq!(self.gateway.exit_status(), None, "the gateway ended by itself: {log}");
         assert!(!log.contains("panicked"), "{log}");
     }
 }
@@ -241,11 +208,7 @@ fn configuration(upstream: SocketAddr, limits: &str) -> String {
         store = "memory:"
 
         [gateway]
-        listen = "127.0.0.1:0"
         upstream = "http://{upstream}"
-
-        [api]
-        listen = "off"
 
         [limits]
         header_bytes = "16KiB"
@@ -288,40 +251,14 @@ pub(crate) fn charge(key: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// An answer of the gateway.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    head: String,
-    pub(crate) body: String,
-}
-
-impl Answer {
-    /// Reads one answer; `None` if the connection ends before there is one.
-    pub(crate) fn read(stream: &mut TcpStream) -> Option<Self> {
-        let mut bytes = Vec::new();
-        let end = loop {
-            if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-                break end;
-            }
-            more(stream, &mut bytes)?;
-        };
-        let head = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
-        let status = head.get(9..12).and_then(|status| status.parse().ok());
-        let mut answer = Self { status: status.unwrap_or(0), head, body: String::new() };
-        let length = answer.header("content-length").and_then(|length| length.parse().ok());
-        let whole = end + 4 + length.unwrap_or(0_usize);
-        while bytes.len() < whole {
-            more(stream, &mut bytes)?;
+/// Reads one response; `None` if the connection ends before its end.
+pub(crate) fn read_response(stream: &mut TcpStream) -> Option<TestResponse> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(response) = TestResponse::parse(&bytes) {
+            return Some(response);
         }
-        let body = bytes.get(end + 4..whole).unwrap_or_default();
-        answer.body = String::from_utf8_lossy(body).into_owned();
-        Some(answer)
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        more(stream, &mut bytes)?;
     }
 }
 
@@ -344,7 +281,7 @@ pub(crate) fn more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<()> {
 
 /// A server that counts every byte that reaches it, and answers what it should get.
 #[derive(Debug)]
-struct Upstream {
+struct ByteCountingUpstream {
     address: SocketAddr,
     bytes: Arc<AtomicUsize>,
     charges: Arc<AtomicUsize>,
@@ -352,7 +289,7 @@ struct Upstream {
     strange: Arc<Mutex<Vec<String>>>,
 }
 
-impl Upstream {
+impl ByteCountingUpstream {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -12,6 +12,9 @@
     reason = "a test reports by panicking, and prints its seed"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod bodies;
 mod chunks;
 mod frames;
@@ -28,7 +31,7 @@ mod vectors;
 
 use std::{io::Write as _, thread, time::Duration};
 
-use harness::{Answer, Case, Harness};
+use harness::{Case, Harness, read_response};
 
 /// How many malformed requests are promised to be tried.
 const PROMISED: usize = 200;
@@ -62,12 +65,12 @@ fn a_body_that_breaks_off_while_it_is_passed_on_is_its_senders_fault() {
 }
 
 #[test]
-fn a_request_line_that_is_none_is_refused() {
+fn an_invalid_request_line_is_refused() {
     refuses(&lines::cases());
 }
 
 #[test]
-fn header_lines_that_are_none_are_refused() {
+fn invalid_header_lines_are_refused() {
     refuses(&headers::cases());
 }
 
@@ -94,7 +97,7 @@ fn a_client_refused_while_it_still_sends_can_read_why() {
             // By now it was refused.
             thread::sleep(Duration::from_millis(50));
         }
-        let answer = Answer::read(&mut stream).expect("an answer");
+        let answer = read_response(&mut stream).expect("an answer");
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
         assert_eq!(answer.header("connection"), Some("close"));
@@ -124,7 +127,7 @@ fn an_upgrade_to_http2_past_the_routes_is_not_passed_on() {
 }
 
 #[test]
-fn there_are_as_many_as_promised_and_no_two_are_the_same() {
+fn the_malformed_requests_are_as_many_as_promised_and_distinct() {
     let lists = [
         framing::cases(),
         chunks::cases(),

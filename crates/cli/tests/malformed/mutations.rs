@@ -12,7 +12,7 @@ use crate::{
         CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, PRIORITY,
         RST_STREAM, SETTINGS, WINDOW_UPDATE, fields, frame,
     },
-    harness::{Program, charge},
+    harness::{WatchedGateway, charge},
     recorder::Recorder,
 };
 
@@ -225,10 +225,10 @@ fn http2(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Waits until the program has no more descriptors than it had.
-fn until_closed(program: &Program, before: usize) {
+fn until_closed(gateway: &WatchedGateway, before: usize) {
     let mut waited = Duration::ZERO;
-    while program.descriptors() > before {
-        assert!(waited < IDLE_TIMEOUT, "{} descriptors, {before} before", program.descriptors());
+    while gateway.descriptors() > before {
+        assert!(waited < IDLE_TIMEOUT, "{} descriptors, {before} before", gateway.descriptors());
         thread::sleep(Duration::from_millis(100));
         waited += Duration::from_millis(100);
     }
@@ -240,10 +240,10 @@ fn a_torture_of_mutated_conversations_leaves_nothing_behind() {
     let count = if semel_testkit::torture() { COUNT_TORTURE } else { COUNT };
     println!("SEMEL_SEED={seed}, {count} conversations");
     let recorder = Recorder::start();
-    let program = Program::start(recorder.address, "");
+    let gateway = WatchedGateway::start(recorder.address, "");
     // Some descriptors are opened by the first request; one of them is its upstream's connection.
-    program.converse(LAST, IDLE_TIMEOUT);
-    let before = program.descriptors();
+    gateway.converse(LAST, IDLE_TIMEOUT);
+    let before = gateway.descriptors();
     let (good, frames, next) = (good(), good_frames(), AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -259,7 +259,7 @@ fn a_torture_of_mutated_conversations_leaves_nothing_behind() {
                         0 => http2(&mut random, &frames),
                         _ => http1(&mut random, &good),
                     };
-                    program.converse(&bytes, SILENCE);
+                    gateway.converse(&bytes, SILENCE);
                     let malformed = recorder.malformed();
                     assert!(malformed.is_empty(), "SEMEL_SEED={seed}: {malformed:?}");
                 }
@@ -270,8 +270,8 @@ fn a_torture_of_mutated_conversations_leaves_nothing_behind() {
     println!("{passed} requests reached the upstream");
     // Otherwise the mistakes would hide one another.
     assert!(passed > usize::try_from(count / 20).unwrap(), "only {passed}");
-    program.converse(LAST, IDLE_TIMEOUT);
+    gateway.converse(LAST, IDLE_TIMEOUT);
     assert_eq!(recorder.requests(), passed + 1, "a good request is not served");
-    until_closed(&program, before);
+    until_closed(&gateway, before);
     assert_eq!(recorder.malformed(), Vec::<String>::new(), "SEMEL_SEED={seed}");
 }

@@ -11,7 +11,7 @@ use data_encoding::BASE64;
 use serde_json::Value;
 
 use crate::{
-    harness::{Program, shown},
+    harness::{WatchedGateway, shown},
     recorder::Recorder,
 };
 
@@ -88,7 +88,7 @@ fn the_gateway_is_as_strict_as_llhttp() {
     let vectors = rejected(&file);
     assert!(vectors.len() > 40, "only {} vectors", vectors.len());
     let recorder = Recorder::start();
-    let program = Program::start(recorder.address, "");
+    let gateway = WatchedGateway::start(recorder.address, "");
     let (mut passed, mut sent) = (Vec::new(), 0);
     for vector in &vectors {
         let has_host = vector.bytes.windows(6).any(|six| six.eq_ignore_ascii_case(b"\nhost:"));
@@ -98,7 +98,7 @@ fn the_gateway_is_as_strict_as_llhttp() {
             for end in ["", "\r\n\r\n", "\r\n0\r\n\r\n"] {
                 let bytes = [&bytes, end.as_bytes()].concat();
                 let before = recorder.requests();
-                program.converse(&bytes, SILENCE);
+                gateway.converse(&bytes, SILENCE);
                 sent += 1;
                 let whole = recorder.requests() - before;
                 if whole <= vector.messages {

@@ -3,7 +3,8 @@
 use std::{
     fs,
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -16,21 +17,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::records::Records;
+pub(crate) use crate::common::CommandOutput;
+use crate::common::{Records, semel_command};
 
 /// A store in a folder of its own, and the program on it.
 pub(crate) struct Harness {
-    pub(crate) folder: TempDir,
+    pub(crate) folder: Arc<TempDir>,
     pub(crate) records: Records,
     pub(crate) runtime: tokio::runtime::Runtime,
-}
-
-/// What the program said.
-#[derive(Debug)]
-pub(crate) struct CommandOutput {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
 }
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -38,7 +32,7 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 impl Harness {
     pub(crate) fn new() -> Self {
         let harness = Self {
-            folder: tempfile::tempdir().unwrap(),
+            folder: Arc::new(tempfile::tempdir().unwrap()),
             records: Records::fresh(),
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
         };
@@ -102,12 +96,16 @@ impl Harness {
         let says_where = ["--store", "--server", "--help"].iter().any(|word| words.contains(word));
         let place =
             if says_where || *command == "--help" { vec![] } else { self.records.arguments() };
-        let mut semel = self.command(env!("CARGO_BIN_EXE_semel"));
-        command_output(semel.arg(command).args(place).args(words).output().unwrap())
+        CommandOutput::of(self.semel().arg(command).args(place).args(words))
     }
 
-    pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+    /// `semel` in the store's folder.
+    pub(crate) fn semel(&self) -> Command {
+        self.prepare(semel_command())
+    }
+
+    /// A command in the store's folder.
+    pub(crate) fn prepare(&self, mut command: Command) -> Command {
         command.current_dir(self.folder.path()).env("USER", "zoe");
         command.env_remove("SEMEL_OPERATOR_TOKEN").stdin(Stdio::null());
         command
@@ -132,26 +130,6 @@ pub(crate) fn answer() -> Answer {
     let headers = vec![Field::new("content-type", "application/json")];
     let body = "{\"id\":\"ch_1\"}".into();
     Answer::response(&StoredResponse { status: 201, headers, body, trailers: vec![] })
-}
-
-pub(crate) fn command_output(output: Output) -> CommandOutput {
-    CommandOutput {
-        code: output.status.code().unwrap(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-impl CommandOutput {
-    #[track_caller]
-    pub(crate) fn assert_exit(&self, code: i32) -> &Self {
-        assert_eq!(self.code, code, "{self:?}");
-        self
-    }
-
-    pub(crate) fn json(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
 }
 
 pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {

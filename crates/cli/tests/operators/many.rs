@@ -21,8 +21,7 @@ fn a_key_is_found_among_many_without_looking_at_them() {
     assert_eq!(found.len(), 4);
     let server = Server::start(&harness, &route("payments", "/charges"));
     let answer = server.get("/v1/records?key=order-7");
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    let page: Value = serde_json::from_str(body).unwrap();
+    let page = answer.json();
     assert_eq!(page["records"].as_array().unwrap().len(), 4, "{page}");
     assert!(page["examined"].as_u64().unwrap() < 10, "{page}");
     assert_eq!(page.get("next"), None, "{page}");
@@ -195,7 +194,7 @@ fn many_are_completed_with_one_answer() {
 }
 
 #[test]
-fn what_to_resolve_must_be_said() {
+fn resolve_requires_a_key_or_a_filter() {
     let harness = Harness::new();
     harness.held(&id("payments", "shop-7", "k"));
     for words in [

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use crate::harness::{Harness, command_output};
+use crate::harness::{CommandOutput, Harness};
 
 /// A server that answers each request with the next of these.
 fn serve(answers: Vec<(u16, String)>) -> (String, thread::JoinHandle<Vec<String>>) {
@@ -57,11 +57,10 @@ fn an_act_that_comes_too_late_is_stale() {
         (200, "ok\n".to_owned()),
         (409, stale.to_owned()),
     ]);
-    let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
+    let mut command = harness.semel();
     command.args(["resolve", "k", "--released", "--why", "x", "--yes", "--server", &url]);
-    let output = command_output(
-        command.env("SEMEL_OPERATOR_TOKEN", " an-operators-token\n").output().unwrap(),
-    );
+    command.env("SEMEL_OPERATOR_TOKEN", " an-operators-token\n");
+    let output = CommandOutput::of(&mut command);
     assert_eq!((output.code, output.stderr.as_str()), (4, "error: d\n"));
     let requests = serving.join().unwrap();
     assert!(requests[0].starts_with("GET /v1/records?limit=1000&key=k HTTP/1.1\r\n"));
@@ -105,9 +104,9 @@ fn the_token_is_sent_to_the_configured_server_only() {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n").unwrap();
         String::from_utf8_lossy(&heard[..length]).into_owned()
     });
-    let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
+    let mut command = harness.semel();
     command.args(["reload", "--server", &url]).env("SEMEL_OPERATOR_TOKEN", "an-operators-token");
-    let output = command_output(command.output().unwrap());
+    let output = CommandOutput::of(&mut command);
     assert!(output.assert_exit(1).stderr.contains("is this an API listener?"), "{output:?}");
     assert!(!serving.join().unwrap().contains("an-operators-token"));
 }
@@ -116,9 +115,9 @@ fn the_token_is_sent_to_the_configured_server_only() {
 fn a_token_that_cannot_be_one_is_named_by_its_variable() {
     let harness = Harness::new();
     for bad in ["short", "an operator's token", "tökentökentöken"] {
-        let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
+        let mut command = harness.semel();
         command.args(["reload", "--server", "http://127.0.0.1:1"]);
-        let output = command_output(command.env("SEMEL_OPERATOR_TOKEN", bad).output().unwrap());
+        let output = CommandOutput::of(command.env("SEMEL_OPERATOR_TOKEN", bad));
         assert!(
             output.assert_exit(1).stderr.contains("variable SEMEL_OPERATOR_TOKEN"),
             "{output:?}"
@@ -128,7 +127,7 @@ fn a_token_that_cannot_be_one_is_named_by_its_variable() {
 }
 
 #[test]
-fn what_a_server_says_cannot_write_to_the_terminal() {
+fn control_characters_of_a_server_are_escaped_on_the_terminal() {
     let harness = Harness::new();
     let problem = r#"{"type":"x","title":"t\u001b[2J","status":500,"detail":"d\u001b]0;x\u0007"}"#;
     let (url, serving) = serve(vec![(500, problem.to_owned())]);

@@ -2,28 +2,28 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    process::{Child, Stdio},
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     thread,
-    time::Duration,
 };
 
-use crate::harness::{CommandOutput, Harness, command_output, wait_until};
+use crate::{
+    common::{Gateway, Setup, TEST_TIMEOUT, TestResponse},
+    harness::{CommandOutput, Harness, wait_until},
+};
 
 pub(crate) const TOKEN: &str = "an-operators-token";
 const CREDENTIAL: &str = "sk_live_8472";
 
 /// `semel serve` in the folder of a harness.
 pub(crate) struct Server {
-    child: Child,
-    gateway: String,
+    gateway: Gateway,
+    /// The URL of its API.
     pub(crate) api: String,
-    log: Arc<Mutex<String>>,
     runs: Arc<AtomicU32>,
 }
 
@@ -32,54 +32,31 @@ impl Server {
         let runs = Arc::new(AtomicU32::new(0));
         let upstream = upstream(&runs);
         let first = harness.records.line();
-        let head = format!(
+        let configuration = format!(
             r#"
             {first}
             [gateway]
-            listen = "127.0.0.1:0"
             upstream = "http://{upstream}"
             threads = 1
             [api]
-            listen = "127.0.0.1:0"
             operator_token_env = "OPERATOR"
-            "#
+            {routes}"#
         );
-        configure(harness, &head, routes);
         // A store that is there already has a secret.
         let secret = harness.folder.path().join("semel.db.secret");
         fs::write(secret, "0123456789abcdef0123456789abcdef").unwrap();
-        let mut child = harness
-            .command(env!("CARGO_BIN_EXE_semel"))
-            .args(["serve", "--config", "semel.toml", "--log", "json"])
-            .args(harness.records.arguments())
-            .env("OPERATOR", TOKEN)
-            .env("SEMEL_SECRET", "a secret that all share")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut address = |start: &str| loop {
-            let mut line = String::new();
-            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ended before it listened");
-            if let Some(rest) = line.strip_prefix(start) {
-                break rest.split_whitespace().next().unwrap().to_owned();
-            }
-        };
-        let gateway = address("listening on http://");
-        let api = address("api on ");
-        let log = Arc::new(Mutex::new(String::new()));
-        let theirs = Arc::clone(&log);
-        thread::spawn(move || {
-            let mut line = String::new();
-            while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-                theirs.lock().unwrap().push_str(&std::mem::take(&mut line));
-            }
-        });
-        Self { child, gateway, api, log, runs }
+        let gateway = Setup::configured(&configuration)
+            .in_folder(&harness.folder)
+            .argument("--log=json")
+            .arguments(harness.records.arguments())
+            .environment("OPERATOR", TOKEN)
+            .environment("USER", "zoe")
+            .start_blocking();
+        let api = format!("http://{}", gateway.api());
+        Self { gateway, api, runs }
     }
 
-    /// Sends a charge and returns the head and the body of its answer.
-    fn charge(&self, key: &str) -> String {
+    fn charge(&self, key: &str) -> TestResponse {
         let body = r#"{"amount":1}"#;
         let request = format!(
             "POST /charges?card=4242 HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\
@@ -87,49 +64,37 @@ impl Server {
              Idempotency-Key: {key}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        exchange(&self.gateway, &request)
+        exchange(self.gateway.address(), &request)
     }
 
-    pub(crate) fn get(&self, path: &str) -> String {
-        let host = self.api.strip_prefix("http://").unwrap();
+    pub(crate) fn get(&self, path: &str) -> TestResponse {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        exchange(host, &request)
+        exchange(self.gateway.api(), &request)
     }
 
     /// Runs an operator's command on the server, with this token.
     fn operate(&self, harness: &Harness, words: &[&str], token: Option<&str>) -> CommandOutput {
-        let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
+        let mut command = harness.semel();
         command.args(words).args(["--server", &self.api]);
         if let Some(token) = token {
             command.env("SEMEL_OPERATOR_TOKEN", token);
         }
-        command_output(command.output().unwrap())
+        CommandOutput::of(&mut command)
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn configure(harness: &Harness, head: &str, routes: &str) {
-    fs::write(harness.folder.path().join("semel.toml"), format!("{head}\n{routes}")).unwrap();
 }
 
 pub(crate) fn route(scope: &str, path: &str) -> String {
     format!("[[route]]\nmatch = \"POST {path}\"\nscope = \"{scope}\"\n")
 }
 
-fn exchange(host: &str, request: &str) -> String {
-    let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+fn exchange(to: SocketAddr, request: &str) -> TestResponse {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    TestResponse::parse(&answer).expect("a whole response")
 }
 
 /// A server that reads each request, counts it and hangs up.
@@ -154,8 +119,7 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     let server = Server::start(&harness, &route("payments", "/charges"));
     let audit = harness.folder.path().join(harness.audit_name());
     assert!(audit.exists(), "it is the server's own");
-    let first = server.charge("k-1");
-    assert!(first.starts_with("HTTP/1.1 504 ") && first.contains("upstream-timeout"), "{first}");
+    server.charge("k-1").assert_problem(504, "upstream-timeout");
     let held = server.operate(&harness, &["list", "--state", "held", "--json"], None);
     assert_eq!(held.assert_exit(0).json().len(), 1);
     assert_eq!(held.json()[0]["key"], "k-1");
@@ -177,14 +141,16 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     let refused = server.operate(&harness, &words, Some("another-token-here"));
     assert!(refused.assert_exit(1).stderr.contains("is not the server's"), "{refused:?}");
     wait_until("the refusal is in the log", || {
-        let log = server.log.lock().unwrap();
-        log.contains("token is missing or wrong") && log.contains("/v1/resolve")
+        let log = server.gateway.log();
+        log.contains("the token is missing, wrong or of another role")
+            && log.contains("/v1/resolve")
     });
-    assert!(server.charge("k-1").contains("outcome-unknown"), "nothing was changed");
+    // Nothing was changed.
+    server.charge("k-1").assert_problem(423, "outcome-unknown");
     server.operate(&harness, &words, Some(TOKEN)).assert_exit(0);
     wait_until("the answer is replayed", || {
         let answer = server.charge("k-1");
-        answer.starts_with("HTTP/1.1 201 ") && answer.ends_with("\r\n\r\npaid by hand")
+        answer.status == 201 && answer.text() == "paid by hand"
     });
     assert_eq!(server.runs.load(Ordering::SeqCst), 1);
 
@@ -210,6 +176,7 @@ fn the_log_and_the_metrics_tell_of_a_request_but_not_its_secrets() {
     server.charge("k-1");
     server.charge("k-1");
     let metrics = server.get("/metrics");
+    let metrics = metrics.text();
     for line in [
         r#"semel_requests_total{scope="payments",outcome="upstream-timeout"} 1"#,
         r#"semel_requests_total{scope="payments",outcome="outcome-unknown"} 1"#,
@@ -221,9 +188,9 @@ fn the_log_and_the_metrics_tell_of_a_request_but_not_its_secrets() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
     }
-    assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
-    assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
-    let log = || server.log.lock().unwrap().clone();
+    assert!(server.get("/healthz").text() == "ok\n");
+    assert!(server.get("/readyz").status == 200);
+    let log = || server.gateway.log();
     wait_until("both requests are logged", || log().matches("semel::request").count() == 2);
     let lines: Vec<serde_json::Value> =
         log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

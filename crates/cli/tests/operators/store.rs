@@ -1,13 +1,16 @@
 //! On a store.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
 use semel::core::{
     Answer, Content, Field, Finish, OnUnknown, Reason, Release, StateView, StoredResponse,
 };
 use serde_json::Value;
 
-use crate::harness::{HOUR, Harness, command_output, id, wait_until};
+use crate::{
+    common::semel_command,
+    harness::{CommandOutput, HOUR, Harness, id, wait_until},
+};
 
 #[test]
 fn records_are_listed_by_every_filter() {
@@ -164,9 +167,9 @@ fn the_commands_that_inspecting_a_held_key_proposes_work() {
         let command = shown.lines().find(|line| line.contains(proposal)).unwrap().trim();
         fs::write(harness.folder.path().join("answer"), b"\xFFbytes").unwrap();
         let command = command.replace("TEXT", "'the bank says so' --yes").replace("FILE", "answer");
-        let command = command.replacen("semel", env!("CARGO_BIN_EXE_semel"), 1);
-        command_output(harness.command("sh").args(["-c", &command]).output().unwrap())
-            .assert_exit(0);
+        let command = command.replacen("semel", semel_command().get_program().to_str().unwrap(), 1);
+        let mut shell = harness.prepare(Command::new("sh"));
+        CommandOutput::of(shell.args(["-c", &command])).assert_exit(0);
         let seen = harness.seen(&record).unwrap();
         assert_eq!(seen.state.name().as_str(), state);
         if let StateView::Completed { answer, .. } = seen.state {

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::harness::{CommandOutput, Harness, command_output};
+use crate::harness::{CommandOutput, Harness};
 
 /// `semel` while it waits for a word.
 pub(crate) struct Asking {
@@ -26,7 +26,7 @@ impl Asking {
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let input = File::options().read(true).write(true).open(name).unwrap();
-        let mut command = harness.command(env!("CARGO_BIN_EXE_semel"));
+        let mut command = harness.semel();
         if let Some(token) = token {
             command.env("SEMEL_OPERATOR_TOKEN", token);
         }
@@ -51,6 +51,6 @@ impl Asking {
     /// Gives it a word, and returns what came of it.
     pub(crate) fn answer(mut self, word: &str) -> CommandOutput {
         writeln!(self.terminal, "{word}").unwrap();
-        command_output(self.child.wait_with_output().unwrap())
+        CommandOutput::from(self.child.wait_with_output().unwrap())
     }
 }

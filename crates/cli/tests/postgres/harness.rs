@@ -1,29 +1,18 @@
-//! The program, and what it said.
+//! Commands of the program on PostgreSQL stores.
 
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
-use serde_json::Value;
-
-use crate::common::fresh_postgres;
-
-/// What the program said.
-#[derive(Debug)]
-pub(crate) struct CommandOutput {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
+pub(crate) use crate::common::CommandOutput;
+use crate::common::{fresh_postgres, semel_command};
 
 /// Runs `semel` with nothing in its environment but these variables.
 pub(crate) fn semel(words: &[&str], environment: &[(&str, &str)]) -> CommandOutput {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let mut command = semel_command();
     command.env_clear().envs(environment.iter().copied()).args(words).stdin(Stdio::null());
     // What is written beside a store by default goes where it is forgotten.
     let folder = tempfile::tempdir().unwrap();
     command.current_dir(folder.path());
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    CommandOutput { code: status.code().unwrap(), stdout: text(stdout), stderr: text(stderr) }
+    CommandOutput::of(&mut command)
 }
 
 /// Runs `semel` on a store.
@@ -38,16 +27,4 @@ pub(crate) fn made() -> (String, String) {
     let (_, schema) = url.split_once("?schema=").unwrap();
     let schema = schema.to_owned();
     (url, schema)
-}
-
-impl CommandOutput {
-    #[track_caller]
-    pub(crate) fn assert_exit(&self, code: i32) -> &Self {
-        assert_eq!(self.code, code, "{self:?}");
-        self
-    }
-
-    pub(crate) fn json(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
 }

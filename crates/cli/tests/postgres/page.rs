@@ -59,7 +59,7 @@ async fn the_grants_are_enough_for_a_gateway_and_its_operators() {
 }
 
 #[tokio::test]
-async fn after_a_restore_no_fence_comes_again_and_no_cache_is_believed() {
+async fn a_restored_store_reuses_no_fence_and_trusts_no_cache() {
     let server = Postgres::start(&[]);
     server.sql("postgres", "CREATE DATABASE app");
     server.sql("app", "CREATE SCHEMA semel");

@@ -46,7 +46,7 @@ async fn a_mistyped_schema_does_not_create_a_new_store() {
 
 /// A request on a route that the store does not remember could run again after the next start.
 #[tokio::test]
-async fn nothing_runs_before_the_store_remembers_the_routes() {
+async fn a_request_waits_until_the_store_has_recorded_the_routes() {
     let (upstream, server) = (Upstream::plain().await, servers::postgres());
     let database = server.fresh_database();
     let setup = setup(&server.url(&database), &upstream);
@@ -69,6 +69,7 @@ async fn nothing_runs_before_the_store_remembers_the_routes() {
     wait_until(is_blocked).await;
     // The address is bound, so the client is connected and waits.
     let sending = tokio::spawn(send(free, charge("k", ORDER)));
+    // Real time must pass: a request that is forwarded too early has arrived by then.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!((upstream.request_count(), is_blocked()), (0, true));
     lock.rollback().await.unwrap();

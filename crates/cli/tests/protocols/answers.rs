@@ -9,8 +9,8 @@ use http::Request;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
-    client::{Client, empty},
-    gateway::{Gateway, Setup},
+    client::Client,
+    common::{Gateway, Setup, empty},
     raw::{Raw, RawUpstream},
     soon, wait_until,
 };
@@ -32,8 +32,8 @@ async fn an_upload_that_its_answer_overtakes_is_sent_to_its_end() {
         }
     })
     .await;
-    let gateway = Setup::at(upstream.address).gateway("threads = 1").start();
-    let mut raw = Raw::connect(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).gateway("threads = 1").start().await;
+    let mut raw = Raw::connect(gateway.address()).await;
     for count in 1..=3 {
         raw.write("PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\nbegun").await;
         raw.read_to("\r\n\r\nsoon").await;
@@ -55,8 +55,8 @@ async fn an_answer_waits_for_a_client_that_sends_all_before_it_reads() {
         let _ = tokio::join!(reader.read_to_end(&mut upload), writer.write_all(&download));
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut raw = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut raw = Raw::connect(gateway.address()).await;
     raw.write(format!("PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: {SIZE}\r\n\r\n")).await;
     raw.read_to("\r\n\r\n").await;
     raw.write(vec![b'u'; SIZE]).await;
@@ -81,8 +81,8 @@ async fn an_answer_that_is_not_http_is_an_unknown_outcome() {
         }
     })
     .await;
-    let gateway = Setup::at(upstream.address).gateway("threads = 1").start();
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).gateway("threads = 1").start().await;
+    let mut client = Client::http1(gateway.address()).await;
     for (number, text) in ANSWERS.iter().enumerate() {
         let before = upstream.connections();
         let request = || {
@@ -105,8 +105,8 @@ async fn an_answer_that_says_that_its_connection_ends_it_is_whole_and_kept() {
         raw.write(format!("{head}\r\n\r\nrun {number}")).await;
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for is_replayed in [false, true] {
         let request = Request::post("/x").header("idempotency-key", "k").body(empty()).unwrap();
         let answer = client.ask(request).await;
@@ -124,8 +124,8 @@ async fn interim_answers_without_end_are_an_unknown_outcome() {
         while raw.stream.write_all(interim).await.is_ok() {}
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for outcome in [(504, Some("upstream-timeout")), (423, Some("outcome-unknown"))] {
         let request = Request::post("/x").header("idempotency-key", "k").body(empty()).unwrap();
         assert_eq!(soon(client.ask(request)).await.outcome(), outcome);

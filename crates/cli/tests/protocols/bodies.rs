@@ -9,17 +9,15 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
 
 use crate::{
-    client::{Answer, Client, empty, guarded, text, written},
-    gateway::{Gateway, Setup},
+    client::{Client, guarded},
+    common::{Gateway, Setup, TestResponse, Upstream, empty, text, written},
     raw::{Raw, RawUpstream},
-    soon,
-    upstream::Upstream,
-    wait_until,
+    soon, wait_until,
 };
 
 /// Sends back what it gets, and says whether it was asked to hurry.
 async fn echo() -> Upstream {
-    Upstream::start(|request| async move {
+    Upstream::serving(|request| async move {
         let expected = request.headers().contains_key("expect");
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let response = Response::builder().header("x-expected", expected.to_string());
@@ -31,10 +29,10 @@ async fn echo() -> Upstream {
 #[tokio::test]
 async fn a_client_that_waits_for_100_continue_gets_it() {
     let upstream = echo().await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     // The last is guarded.
     for (method, more) in [("PUT", ""), ("POST", ""), ("POST", "Idempotency-Key: k\r\n")] {
-        let mut client = Raw::connect(gateway.address).await;
+        let mut client = Raw::connect(gateway.address()).await;
         let head = format!(
             "{method} /x HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n{more}\
              Expect: 100-continue\r\n\r\n"
@@ -46,14 +44,14 @@ async fn a_client_that_waits_for_100_continue_gets_it() {
         assert!(answer.starts_with("http/1.1 200") && answer.contains("x-expected: false"));
         assert_eq!(client.read(5).await, "hello");
     }
-    assert_eq!(upstream.requests(), 3);
+    assert_eq!(upstream.request_count(), 3);
 }
 
 #[tokio::test]
 async fn a_client_that_waits_for_100_is_refused_before_its_body() {
     let upstream = echo().await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     client
         .write(
             "POST /x HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\
@@ -63,7 +61,7 @@ async fn a_client_that_waits_for_100_is_refused_before_its_body() {
     let answer = client.read_head().await;
     assert!(answer.starts_with("http/1.1 400"), "{answer}");
     assert!(answer.contains("idempotency-problem: key-malformed"), "{answer}");
-    assert_eq!(upstream.requests(), 0);
+    assert_eq!(upstream.request_count(), 0);
 }
 
 /// An upstream that answers with the body it was sent, framing and trailers included.
@@ -90,8 +88,8 @@ async fn trailers_of_a_chunked_request_end_at_the_gateway() {
         "X-Sum",
     ];
     let upstream = echoing().await;
-    let gateway = Setup::at(upstream.address).gateway("trust_forwarded = true").start();
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).gateway("trust_forwarded = true").start().await;
+    let mut client = Raw::connect(gateway.address()).await;
     let fields = IDENTITY.map(|name| format!("{name}: VICTIM\r\n")).concat();
     // Over HTTP/1.1 nothing is gRPC, whatever it says.
     for more in ["Trailer: X-Sum\r\n", "", "Content-Type: application/grpc\r\n"] {
@@ -122,7 +120,7 @@ async fn a_chunked_answer_arrives_with_its_trailers_and_is_replayed_with_them() 
         }
     })
     .await;
-    let gateway = Setup::at(upstream.address).gateway("threads = 1").start();
+    let gateway = Setup::at(upstream.address()).gateway("threads = 1").start().await;
     let request = |key: Option<&str>| {
         let mut request = Request::post("/x").header("te", "trailers");
         if let Some(key) = key {
@@ -132,7 +130,7 @@ async fn a_chunked_answer_arrives_with_its_trailers_and_is_replayed_with_them() 
     };
     for http2 in [false, true] {
         let key = format!("k{http2}");
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let passed = client.ask(request(None)).await;
         let first = client.ask(request(Some(&key))).await;
         let again = client.ask(request(Some(&key))).await;
@@ -148,7 +146,7 @@ async fn a_chunked_answer_arrives_with_its_trailers_and_is_replayed_with_them() 
 
 /// The fields that an upstream heard after the body, as the text of its answer.
 async fn telling_trailers() -> Upstream {
-    Upstream::start(|request| async move {
+    Upstream::serving(|request| async move {
         let announced = request.headers().contains_key("trailer");
         let collected = request.into_body().collect().await.unwrap();
         let names = collected.trailers().map(HeaderMap::keys).into_iter().flatten();
@@ -164,10 +162,10 @@ async fn telling_trailers() -> Upstream {
 #[tokio::test]
 async fn trailers_of_an_answer_cross_from_one_version_to_the_other_and_those_of_a_request_do_not() {
     let upstream = telling_trailers().await;
-    for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
-        let gateway = setup.start();
+    for setup in [Setup::at(upstream.address()), Setup::at_http2(upstream.address())] {
+        let gateway = setup.start().await;
         for (http2, key) in [(false, "a"), (false, ""), (true, "b"), (true, "")] {
-            let mut client = Client::connect(gateway.address, http2).await;
+            let mut client = Client::connect(gateway.address(), http2).await;
             let (pen, body) = written();
             pen.write("hello");
             pen.trailers(HeaderMap::from_iter([("x-user".parse().unwrap(), "v".parse().unwrap())]));
@@ -186,8 +184,8 @@ async fn trailers_of_an_answer_cross_from_one_version_to_the_other_and_those_of_
 #[tokio::test]
 async fn trailers_of_a_grpc_request_are_passed_on_by_http_2_but_for_what_a_client_may_not_say() {
     let upstream = telling_trailers().await;
-    let gateway = Setup::at_http2(upstream.address).start();
-    let mut client = Client::http2(gateway.address).await;
+    let gateway = Setup::at_http2(upstream.address()).start().await;
+    let mut client = Client::http2(gateway.address()).await;
     let (pen, body) = written();
     pen.write("hello");
     let forged = ["idempotency-fence", "idempotency_fence", "x-forwarded-user", "x_real_ip"];
@@ -202,7 +200,7 @@ async fn trailers_of_a_grpc_request_are_passed_on_by_http_2_but_for_what_a_clien
 #[tokio::test]
 async fn an_unguarded_body_is_passed_on_while_it_comes() {
     let heard = Arc::<AtomicUsize>::default();
-    let upstream = Upstream::start({
+    let upstream = Upstream::serving({
         let heard = Arc::clone(&heard);
         move |request| {
             let heard = Arc::clone(&heard);
@@ -217,10 +215,10 @@ async fn an_unguarded_body_is_passed_on_while_it_comes() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     for http2 in [false, true] {
         heard.store(0, Ordering::SeqCst);
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let (pen, body) = written();
         let answer = tokio::spawn(async move {
             client.ask(Request::post("/x").body(body).unwrap()).await.status
@@ -238,15 +236,15 @@ async fn an_unguarded_body_is_passed_on_while_it_comes() {
 #[tokio::test]
 async fn a_guarded_body_is_read_to_its_end_before_anything_is_sent() {
     let upstream = Upstream::counting().await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http2(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http2(gateway.address()).await;
     let (pen, body) = written();
     pen.write("{");
     let answer = tokio::spawn(async move { client.ask(guarded("/x", "k", body)).await });
     // Another request overtakes it, so that it had its time.
-    let mut other = Client::http1(gateway.address).await;
+    let mut other = Client::http1(gateway.address()).await;
     assert_eq!(other.get("/").await.text(), "run 1");
-    assert_eq!(upstream.requests(), 1);
+    assert_eq!(upstream.request_count(), 1);
     pen.write("}");
     drop(pen);
     assert_eq!(soon(answer).await.unwrap().text(), "run 2");
@@ -262,28 +260,28 @@ async fn an_answer_that_comes_early_reaches_a_client_that_still_uploads() {
         while raw.try_read_to("the end").await.is_some() {}
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     for http2 in [false, true] {
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let (pen, body) = written();
         pen.write("begun");
         let response = client.send(Request::put("/x").body(body).unwrap()).await;
         assert_eq!(response.status(), 413);
-        assert_eq!(Answer::read(response).await.text(), "stop");
+        assert_eq!(TestResponse::read(response).await.text(), "stop");
         drop(pen);
     }
 }
 
 #[tokio::test]
 async fn both_directions_may_stream_at_once() {
-    let upstream = Upstream::start(|request| async move {
-        Response::new(crate::client::content(request.into_body()))
+    let upstream = Upstream::serving(|request| async move {
+        Response::new(crate::common::content(request.into_body()))
     })
     .await;
-    for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
-        let gateway = setup.start();
+    for setup in [Setup::at(upstream.address()), Setup::at_http2(upstream.address())] {
+        let gateway = setup.start().await;
         for http2 in [false, true] {
-            let mut client = Client::connect(gateway.address, http2).await;
+            let mut client = Client::connect(gateway.address(), http2).await;
             let (pen, body) = written();
             pen.write("ping");
             let mut response = client.send(Request::post("/x").body(body).unwrap()).await;
@@ -293,7 +291,7 @@ async fn both_directions_may_stream_at_once() {
                 pen.write("ping");
             }
             drop(pen);
-            assert_eq!(Answer::read(response).await.text(), "ping");
+            assert_eq!(TestResponse::read(response).await.text(), "ping");
         }
     }
 }
@@ -301,7 +299,7 @@ async fn both_directions_may_stream_at_once() {
 #[tokio::test]
 async fn an_upload_that_its_client_cuts_is_cut_at_the_upstream_too() {
     let broken = Arc::<AtomicUsize>::default();
-    let upstream = Upstream::start({
+    let upstream = Upstream::serving({
         let broken = Arc::clone(&broken);
         move |request| {
             let broken = Arc::clone(&broken);
@@ -314,15 +312,15 @@ async fn an_upload_that_its_client_cuts_is_cut_at_the_upstream_too() {
         }
     })
     .await;
-    for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
+    for setup in [Setup::at(upstream.address()), Setup::at_http2(upstream.address())] {
         broken.store(0, Ordering::SeqCst);
-        let gateway = setup.start();
-        let mut client = Raw::connect(gateway.address).await;
-        let before = upstream.requests();
+        let gateway = setup.start().await;
+        let mut client = Raw::connect(gateway.address()).await;
+        let before = upstream.request_count();
         client
             .write("PUT /x HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 9\r\n\r\nhalf")
             .await;
-        wait_until(|| upstream.requests() == before + 1).await;
+        wait_until(|| upstream.request_count() == before + 1).await;
         drop(client);
         // A half that passed for the whole would be another request.
         wait_until(|| broken.load(Ordering::SeqCst) == 1).await;
@@ -339,13 +337,13 @@ async fn a_download_that_its_client_cuts_is_cut_at_the_upstream_too() {
         drop(raw);
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     client.write("GET /x HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
     client.read_to("half").await;
     drop(client);
     // A connection with half an answer in it is of no more use.
-    let mut client = Client::http1(gateway.address).await;
+    let mut client = Client::http1(gateway.address()).await;
     let response = client.send(Request::get("/x").body(empty()).unwrap()).await;
     assert_eq!(response.status(), 200);
     assert_eq!(upstream.connections(), 2);
@@ -363,10 +361,10 @@ async fn an_answer_that_breaks_off_does_not_pass_for_a_whole_one() {
         raw.write(format!("HTTP/1.1 200 OK\r\n{framing}")).await;
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     for http2 in [false, true] {
         for _ in 0..2 {
-            let mut client = Client::connect(gateway.address, http2).await;
+            let mut client = Client::connect(gateway.address(), http2).await;
             let response = client.send(Request::get("/x").body(empty()).unwrap()).await;
             assert!(soon(response.collect()).await.is_err(), "the answer is only half");
         }

@@ -1,11 +1,8 @@
 //! Clients: hyper over HTTP/1.1 or HTTP/2, and what they get.
 
-use std::{error::Error, net::SocketAddr};
+use std::net::SocketAddr;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, Version};
-use http_body::{Body, Frame};
-use http_body_util::{BodyExt as _, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
+use http::{Request, Response, Version};
 use hyper::{
     body::Incoming,
     client::conn::{http1, http2},
@@ -14,55 +11,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    sync::mpsc,
 };
-use tonic::codegen::tokio_stream::wrappers::UnboundedReceiverStream;
 
-use crate::soon;
-
-pub(crate) type Content = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
-
-pub(crate) fn content<B>(body: B) -> Content
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    body.map_err(Into::into).boxed_unsync()
-}
-
-pub(crate) fn empty() -> Content {
-    content(Empty::new())
-}
-
-pub(crate) fn text(text: impl Into<Bytes>) -> Content {
-    content(Full::new(text.into()))
-}
-
-/// The sender decides when a body continues.
-#[derive(Clone)]
-pub(crate) struct Pen(mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>);
-
-impl Pen {
-    pub(crate) fn write(&self, text: impl Into<Bytes>) {
-        let _ = self.0.send(Ok(Frame::data(text.into())));
-    }
-
-    /// Ends the body with trailers.
-    pub(crate) fn trailers(self, trailers: HeaderMap) {
-        let _ = self.0.send(Ok(Frame::trailers(trailers)));
-    }
-
-    /// Whether the receiver is still open.
-    pub(crate) fn is_read(&self) -> bool {
-        !self.0.is_closed()
-    }
-}
-
-/// A body that is written while it is sent; it ends when its pen is dropped.
-pub(crate) fn written() -> (Pen, Content) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    (Pen(sender), content(StreamBody::new(UnboundedReceiverStream::new(receiver))))
-}
+use crate::{
+    common::{Content, TestResponse, empty, text},
+    soon,
+};
 
 /// A connection to the gateway.
 pub(crate) enum Client {
@@ -128,17 +82,17 @@ impl Client {
     }
 
     /// Sends a request and reads its answer to the end.
-    pub(crate) async fn ask(&mut self, request: Request<Content>) -> Answer {
+    pub(crate) async fn ask(&mut self, request: Request<Content>) -> TestResponse {
         let response = self.send(request).await;
-        Answer::read(response).await
+        soon(TestResponse::read(response)).await
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str) -> TestResponse {
         self.ask(Request::get(path).body(empty()).unwrap()).await
     }
 
     /// A guarded POST.
-    pub(crate) async fn post(&mut self, path: &str, key: &str, body: &'static str) -> Answer {
+    pub(crate) async fn post(&mut self, path: &str, key: &str, body: &'static str) -> TestResponse {
         self.ask(guarded(path, key, text(body))).await
     }
 }
@@ -146,41 +100,4 @@ impl Client {
 /// A request that runs once.
 pub(crate) fn guarded(path: &str, key: &str, body: Content) -> Request<Content> {
     Request::post(path).header("idempotency-key", key).body(body).unwrap()
-}
-
-/// A whole answer.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) version: Version,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-    pub(crate) trailers: Option<HeaderMap>,
-}
-
-impl Answer {
-    pub(crate) async fn read(response: Response<Incoming>) -> Self {
-        let (parts, body) = response.into_parts();
-        let collected = soon(body.collect()).await.unwrap();
-        let trailers = collected.trailers().cloned();
-        let (status, version, headers) = (parts.status, parts.version, parts.headers);
-        Self { status, version, headers, body: collected.to_bytes(), trailers }
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).map(|value| value.to_str().unwrap())
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        str::from_utf8(&self.body).unwrap()
-    }
-
-    /// The status and the slug of the problem that it is, if it is one.
-    pub(crate) fn outcome(&self) -> (u16, Option<&str>) {
-        (self.status.as_u16(), self.header("idempotency-problem"))
-    }
-
-    pub(crate) fn is_replayed(&self) -> bool {
-        self.header("idempotent-replayed") == Some("true")
-    }
 }

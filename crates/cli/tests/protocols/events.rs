@@ -7,16 +7,15 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use crate::{
-    client::{Answer, Client, Pen, empty, guarded, text, written},
-    gateway::Setup,
+    client::{Client, guarded},
+    common::{Pen, Setup, TestResponse, Upstream, empty, text, written},
     soon,
-    upstream::Upstream,
 };
 
 /// An upstream whose answers are written by the test, event by event.
 async fn stream() -> (Upstream, Arc<Mutex<Option<Pen>>>) {
     let current = Arc::<Mutex<Option<Pen>>>::default();
-    let upstream = Upstream::start({
+    let upstream = Upstream::serving({
         let current = Arc::clone(&current);
         move |_| {
             let (pen, body) = written();
@@ -36,15 +35,15 @@ async fn event(response: &mut Response<Incoming>) -> String {
 }
 
 async fn both_versions(setup: Setup, mut examine: impl AsyncFnMut(Client, &str)) {
-    let gateway = setup.start();
-    examine(Client::http1(gateway.address).await, "over-HTTP/1.1").await;
-    examine(Client::http2(gateway.address).await, "over-HTTP/2").await;
+    let gateway = setup.start().await;
+    examine(Client::http1(gateway.address()).await, "over-HTTP/1.1").await;
+    examine(Client::http2(gateway.address()).await, "over-HTTP/2").await;
 }
 
 #[tokio::test]
 async fn events_arrive_one_by_one() {
     let (upstream, current) = stream().await;
-    for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
+    for setup in [Setup::at(upstream.address()), Setup::at_http2(upstream.address())] {
         both_versions(setup, async |mut client, how| {
             let request = Request::get("/events").body(empty()).unwrap();
             let mut response = client.send(request).await;
@@ -56,7 +55,7 @@ async fn events_arrive_one_by_one() {
                 assert_eq!(event(&mut response).await, format!("data: {number}\n\n"), "{how}");
             }
             drop(pen);
-            assert!(Answer::read(response).await.body.is_empty());
+            assert!(TestResponse::read(response).await.body.is_empty());
         })
         .await;
     }
@@ -65,9 +64,9 @@ async fn events_arrive_one_by_one() {
 #[tokio::test]
 async fn a_stream_may_be_silent_for_longer_than_the_upstream_may_take_to_answer() {
     let (upstream, current) = stream().await;
-    let url = format!("http://{}", upstream.address);
+    let url = format!("http://{}", upstream.address());
     let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"2s\" }}"))
-        .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"");
+        .tables("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"");
     both_versions(setup, async |mut client, how| {
         let mut response = client.send(Request::get("/events").body(empty()).unwrap()).await;
         assert_eq!(event(&mut response).await, "data: 1\n\n");
@@ -82,7 +81,7 @@ async fn a_stream_may_be_silent_for_longer_than_the_upstream_may_take_to_answer(
 #[tokio::test]
 async fn a_client_that_leaves_ends_the_stream_at_the_upstream() {
     let (upstream, current) = stream().await;
-    for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
+    for setup in [Setup::at(upstream.address()), Setup::at_http2(upstream.address())] {
         both_versions(setup, async |mut client, _| {
             let mut response = client.send(Request::get("/events").body(empty()).unwrap()).await;
             event(&mut response).await;
@@ -104,7 +103,7 @@ async fn a_client_that_leaves_ends_the_stream_at_the_upstream() {
 async fn a_guarded_answer_that_is_a_stream_runs_once_and_is_not_replayed() {
     let (upstream, current) = stream().await;
     let mut runs = 0;
-    for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
+    for setup in [Setup::at(upstream.address()), Setup::at_http2(upstream.address())] {
         both_versions(setup, async |mut client, how| {
             let post = || guarded("/chats", how, text("{}"));
             let mut response = client.send(post()).await;
@@ -116,11 +115,11 @@ async fn a_guarded_answer_that_is_a_stream_runs_once_and_is_not_replayed() {
                 assert_eq!(event(&mut response).await, format!("data: {before}\n\n"), "{how}");
             }
             drop(pen);
-            assert_eq!(Answer::read(response).await.text(), "data: 4\n\n", "{how}");
+            assert_eq!(TestResponse::read(response).await.text(), "data: 4\n\n", "{how}");
             let again = client.ask(post()).await;
             assert_eq!(again.outcome(), (410, Some("response-not-retained")), "{how}");
             runs += 1;
-            assert_eq!(upstream.requests(), runs);
+            assert_eq!(upstream.request_count(), runs);
         })
         .await;
     }

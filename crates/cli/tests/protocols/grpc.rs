@@ -5,13 +5,14 @@ mod bank;
 use std::time::Duration;
 
 use http::Request as HttpRequest;
+use semel::core::StateName;
 use tokio::sync::mpsc;
 use tonic::{Code, Request};
 
 use self::bank::{Bank, Charge, Client};
 use crate::{
-    client::{self, text},
-    gateway::{Gateway, Setup},
+    client,
+    common::{Gateway, Setup, text},
     soon,
 };
 
@@ -20,8 +21,8 @@ const KEY: &str = "x-idempotency-key";
 /// A bank, a gateway in front of it that looks for the key in metadata, and a client of both.
 async fn start_bank() -> (Bank, Gateway, Client) {
     let (bank, address) = Bank::start().await;
-    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start();
-    let client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start().await;
+    let client = Client::connect(gateway.address()).await;
     (bank, gateway, client)
 }
 
@@ -65,8 +66,8 @@ async fn a_service_gets_the_key_as_the_client_sent_it() {
 async fn a_call_without_the_required_key_gets_the_name_of_the_metadata_to_send() {
     let (bank, address) = Bank::start().await;
     let key = format!("key = {{ header = \"{KEY}\", required = true }}");
-    let gateway = Setup::at_http2(address).defaults(key).start();
-    let mut client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(key).start().await;
+    let mut client = Client::connect(gateway.address()).await;
     let status = soon(client.charge(charge("ada", 100))).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("send the metadata x-idempotency-key"), "{status:?}");
@@ -76,7 +77,7 @@ async fn a_call_without_the_required_key_gets_the_name_of_the_metadata_to_send()
 #[tokio::test]
 async fn a_repeat_is_the_same_bytes_and_trailers() {
     let (bank, gateway, _) = start_bank().await;
-    let mut client = client::Client::http2(gateway.address).await;
+    let mut client = client::Client::http2(gateway.address()).await;
     // A message: not compressed, its length, and field 1 of `Charge`.
     let message = b"\0\0\0\0\x05\x0a\x03ada";
     let request = || {
@@ -146,8 +147,8 @@ async fn a_bank_that_is_away_was_not_reached() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start();
-    let mut client = Client::connect(gateway.address).await;
+    let gateway = Setup::at_http2(address).defaults(format_args!("key = \"{KEY}\"")).start().await;
+    let mut client = Client::connect(gateway.address()).await;
     for request in [keyed("k", "ada", 1), keyed("k", "ada", 1), charge("ada", 1)] {
         let status = soon(client.charge(request)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
@@ -174,9 +175,10 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     let gateway = Setup::upstream(format_args!(
         "{{ url = \"{url}\", protocol = \"http2\", timeout = \"2s\", pool_idle = \"100ms\" }}"
     ))
-    .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
-    .start();
-    let mut client = Client::connect(gateway.address).await;
+    .tables("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
+    .start()
+    .await;
+    let mut client = Client::connect(gateway.address()).await;
     let (sender, charges) = mpsc::channel(1);
     let mut receipts = soon(client.talk(charges)).await.unwrap().into_inner();
     for number in 1..=3 {
@@ -189,13 +191,19 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     assert_eq!(bank.runs(), 3);
 }
 
-/// The service would cancel the charge after a second if it saw the deadline of the client.
 #[tokio::test]
 async fn a_charge_runs_on_beyond_the_deadline_of_its_client() {
+    for settings in ["", "deadline = {}"] {
+        runs_on_beyond_the_deadline(settings).await;
+    }
+}
+
+/// The service would cancel the charge after a second if it saw the deadline of the client.
+async fn runs_on_beyond_the_deadline(settings: &str) {
     let (bank, address) = Bank::start().await;
-    let settings = format!("key = \"{KEY}\"\ndeadline = {{}}");
-    let gateway = Setup::at_http2(address).defaults(settings).start();
-    let mut client = Client::connect(gateway.address).await;
+    let settings = format!("key = \"{KEY}\"\n{settings}");
+    let gateway = Setup::at_http2(address).on_disk().defaults(settings).start().await;
+    let mut client = Client::connect(gateway.address()).await;
     let mut first = keyed("k", "slow", 100);
     first.set_timeout(Duration::from_secs(1));
     let status = soon(client.charge(first)).await.unwrap_err();
@@ -206,4 +214,25 @@ async fn a_charge_runs_on_beyond_the_deadline_of_its_client() {
     let again = soon(client.charge(keyed("k", "slow", 100))).await.unwrap();
     assert_eq!(again.metadata().get("idempotent-replayed").unwrap(), "true");
     assert_eq!(bank.runs(), 1);
+    assert_eq!(bank.timeouts(), ["60000m"]);
+    let states: Vec<StateName> =
+        gateway.records().await.iter().map(|record| record.state).collect();
+    assert_eq!(states, [StateName::Completed]);
+}
+
+#[tokio::test]
+async fn a_call_without_a_key_passes_with_its_deadline() {
+    let (bank, address) = Bank::start().await;
+    let routes = format!(
+        "[[route]]\nmatch = \"POST /bank.Bank/Charge\"\nscope = \"charges\"\nkey = \"{KEY}\""
+    );
+    let unrouted = "[[route]]\nmatch = \"POST /other.Bank/Charge\"\nscope = \"other\"";
+    for tables in [&*routes, unrouted] {
+        let gateway = Setup::at_http2(address).tables(tables).start().await;
+        let mut client = Client::connect(gateway.address()).await;
+        let mut request = charge("ada", 1);
+        request.set_timeout(Duration::from_secs(7));
+        soon(client.charge(request)).await.unwrap();
+    }
+    assert_eq!(bank.timeouts(), ["7000000u", "7000000u"]);
 }

@@ -12,10 +12,9 @@ use tokio::{
 
 use crate::{
     authority::{Authority, Identity},
-    client::{Client, text},
-    gateway::{Gateway, Setup},
+    client::Client,
+    common::{Gateway, Setup, Upstream, text},
     soon,
-    upstream::Upstream,
 };
 
 const TLS: &str = "tls = { certificate = \"cert.pem\", key = \"key.pem\" }";
@@ -28,7 +27,7 @@ fn with_tls(setup: Setup, identity: &Identity) -> Setup {
 
 /// Tells the version and what else it heard.
 async fn telling() -> Upstream {
-    Upstream::start(|request| {
+    Upstream::serving(|request| {
         let proto = request.headers()["x-forwarded-proto"].to_str().unwrap();
         let heard = format!("{:?} {proto}", request.version());
         async { Response::new(text(heard)) }
@@ -40,14 +39,15 @@ async fn telling() -> Upstream {
 async fn a_client_by_tls_chooses_its_version() {
     let authority = Authority::new();
     let upstream = telling().await;
-    let gateway = with_tls(Setup::at(upstream.address), &authority.certify("localhost")).start();
+    let gateway =
+        with_tls(Setup::at(upstream.address()), &authority.certify("localhost")).start().await;
     for (protocols, version) in [
         (&["http/1.1"][..], Version::HTTP_11),
         (&["h2"], Version::HTTP_2),
         (&["http/1.1", "h2"], Version::HTTP_2),
         (&[], Version::HTTP_11),
     ] {
-        let stream = authority.connect(gateway.address, protocols).await;
+        let stream = authority.connect(gateway.address(), protocols).await;
         let mut client = Client::over(stream, version == Version::HTTP_2).await;
         let answer = client.get("/").await;
         assert_eq!((answer.version, answer.text()), (version, "HTTP/1.1 https"));
@@ -57,36 +57,37 @@ async fn a_client_by_tls_chooses_its_version() {
         assert_eq!((first.status.as_u16(), again.is_replayed()), (200, true));
         assert_eq!(first.body, again.body);
     }
-    assert_eq!(upstream.requests(), 8);
+    assert_eq!(upstream.request_count(), 8);
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_not_served() {
+async fn a_plaintext_request_to_a_tls_listener_is_not_served() {
     let authority = Authority::new();
     let upstream = telling().await;
-    let gateway = with_tls(Setup::at(upstream.address), &authority.certify("localhost")).start();
-    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let gateway =
+        with_tls(Setup::at(upstream.address()), &authority.certify("localhost")).start().await;
+    let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     let _ = soon(stream.read_to_end(&mut answer)).await;
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    assert_eq!(upstream.requests(), 0);
+    assert_eq!(upstream.request_count(), 0);
 }
 
 #[tokio::test]
 async fn a_handshake_that_stalls_comes_to_an_end() {
     let authority = Authority::new();
     let upstream = telling().await;
-    let setup = with_tls(Setup::at(upstream.address), &authority.certify("localhost"));
-    let gateway = setup.more("[limits]\nheader_timeout = \"2s\"").start();
+    let setup = with_tls(Setup::at(upstream.address()), &authority.certify("localhost"));
+    let gateway = setup.tables("[limits]\nheader_timeout = \"2s\"").start().await;
     // Nothing at all, and the beginning of a handshake.
     for begun in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
-        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
         stream.write_all(begun).await.unwrap();
         let mut rest = Vec::new();
         let _ = soon(stream.read_to_end(&mut rest)).await;
     }
-    let stream = authority.connect(gateway.address, &[]).await;
+    let stream = authority.connect(gateway.address(), &[]).await;
     assert_eq!(Client::over(stream, false).await.get("/").await.status, 200);
 }
 
@@ -98,7 +99,7 @@ async fn shown(authority: &Authority, address: SocketAddr) -> CertificateDer<'st
 
 async fn shows(authority: &Authority, gateway: &Gateway, identity: &Identity) {
     soon(async {
-        while shown(authority, gateway.address).await != *identity.der() {
+        while shown(authority, gateway.address()).await != *identity.der() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
@@ -114,11 +115,11 @@ async fn a_changed_certificate_is_used_for_the_next_connection() {
     let authority = Authority::new();
     let upstream = Upstream::counting().await;
     let first = authority.certify("localhost");
-    let setup = with_tls(Setup::at(upstream.address), &first);
+    let setup = with_tls(Setup::at(upstream.address()), &first);
     let folder = setup.folder().to_owned();
-    let gateway = setup.start();
-    let mut old = Client::over(authority.connect(gateway.address, &[]).await, false).await;
-    assert_eq!(shown(&authority, gateway.address).await, *first.der());
+    let gateway = setup.start().await;
+    let mut old = Client::over(authority.connect(gateway.address(), &[]).await, false).await;
+    assert_eq!(shown(&authority, gateway.address()).await, *first.der());
 
     let second = authority.certify("localhost");
     second.install(&folder);
@@ -127,7 +128,7 @@ async fn a_changed_certificate_is_used_for_the_next_connection() {
     // An invalid file changes nothing and is logged.
     fs::write(folder.join("cert.pem"), "no certificate").unwrap();
     says(&gateway, "cannot use the changed certificate").await;
-    assert_eq!(shown(&authority, gateway.address).await, *second.der());
+    assert_eq!(shown(&authority, gateway.address()).await, *second.der());
 
     // Nor does a certificate whose key is another's.
     let third = authority.certify("localhost");
@@ -147,7 +148,7 @@ async fn a_changed_certificate_is_used_for_the_next_connection() {
 
 /// In front of an upstream by TLS that this authority vouches for.
 fn trusting(authority: &Authority, upstream: &Upstream, host: &str, more: &str) -> Setup {
-    let url = format!("https://{host}:{}", upstream.address.port());
+    let url = format!("https://{host}:{}", upstream.address().port());
     let setup = Setup::upstream(format_args!("{{ url = \"{url}\", ca = \"ca.pem\"{more} }}"));
     authority.write(&setup.folder().join("ca.pem"));
     setup
@@ -164,20 +165,20 @@ async fn an_upstream_by_tls_is_spoken_to_in_the_version_that_both_can() {
         (&["h2", "http/1.1"], ", protocol = \"http2\"", "HTTP/2.0 http"),
     ] {
         let acceptor = authority.certify("127.0.0.1").acceptor(offered);
-        let upstream = Upstream::start_tls(acceptor, |request| {
+        let upstream = Upstream::serving_tls(acceptor, |request| {
             let proto = request.headers()["x-forwarded-proto"].to_str().unwrap();
             let heard = format!("{:?} {proto}", request.version());
             async { Response::new(text(heard)) }
         })
         .await;
-        let gateway = trusting(&authority, &upstream, "127.0.0.1", more).start();
-        let mut client = Client::http1(gateway.address).await;
+        let gateway = trusting(&authority, &upstream, "127.0.0.1", more).start().await;
+        let mut client = Client::http1(gateway.address()).await;
         assert_eq!(client.get("/").await.text(), heard);
         let first = client.post("/charges", "k", "{}").await;
         let again = client.post("/charges", "k", "{}").await;
         assert_eq!((first.text(), again.text()), (heard, heard));
         assert!(again.is_replayed());
-        assert_eq!((upstream.requests(), upstream.connections()), (2, 1));
+        assert_eq!((upstream.request_count(), upstream.connections()), (2, 1));
     }
 }
 
@@ -190,16 +191,16 @@ async fn an_upstream_that_cannot_prove_its_name_gets_nothing() {
     ] {
         let acceptor = identity.acceptor(&["http/1.1"]);
         let upstream =
-            Upstream::start_tls(acceptor, |_| async { Response::new(text("charged")) }).await;
-        let gateway = trusting(&authority, &upstream, "127.0.0.1", "").start();
-        let mut client = Client::http1(gateway.address).await;
+            Upstream::serving_tls(acceptor, |_| async { Response::new(text("charged")) }).await;
+        let gateway = trusting(&authority, &upstream, "127.0.0.1", "").start().await;
+        let mut client = Client::http1(gateway.address()).await;
         // Released each time: the next gets the same answer, and not `outcome-unknown`.
         for _ in 0..3 {
             let answer = client.post("/charges", "k", "{}").await;
             assert_eq!(answer.outcome(), (502, Some("upstream-unreachable")), "{name}");
         }
         assert_eq!(upstream.connections(), 3, "{name}");
-        assert_eq!(upstream.requests(), 0, "{name}");
+        assert_eq!(upstream.request_count(), 0, "{name}");
     }
 }
 
@@ -214,7 +215,7 @@ async fn an_upstream_that_proves_its_name_later_counts_the_attempt_as_the_first(
     let url = format!("https://{address}");
     let setup = Setup::upstream(format_args!("{{ url = \"{url}\", ca = \"ca.pem\" }}"));
     authority.write(&setup.folder().join("ca.pem"));
-    let gateway = setup.start();
+    let gateway = setup.start().await;
     let heard = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         assert!(wrong.accept(stream).await.is_err());
@@ -228,7 +229,7 @@ async fn an_upstream_that_proves_its_name_later_counts_the_attempt_as_the_first(
         stream.flush().await.unwrap();
         String::from_utf8(heard).unwrap().to_lowercase()
     });
-    let mut client = Client::http1(gateway.address).await;
+    let mut client = Client::http1(gateway.address()).await;
     assert_eq!(client.post("/charges", "k", "{}").await.status, 502);
     assert_eq!(client.post("/charges", "k", "{}").await.status, 201);
     let heard = soon(heard).await.unwrap();
@@ -244,8 +245,8 @@ async fn an_upstream_whose_handshake_stalls_was_never_reached() {
         "{{ url = \"{url}\", ca = \"ca.pem\", connect_timeout = \"300ms\" }}"
     ));
     authority.write(&setup.folder().join("ca.pem"));
-    let gateway = setup.start();
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = setup.start().await;
+    let mut client = Client::http1(gateway.address()).await;
     for _ in 0..2 {
         let answer = client.post("/charges", "k", "{}").await;
         assert_eq!(answer.outcome(), (502, Some("upstream-unreachable")));
@@ -261,7 +262,7 @@ async fn a_connection_by_tls_that_the_upstream_closed_is_never_used() {
     let url = format!("https://{}", listener.local_addr().unwrap());
     let setup = Setup::upstream(format_args!("{{ url = \"{url}\", ca = \"ca.pem\" }}"));
     authority.write(&setup.folder().join("ca.pem"));
-    let gateway = setup.start();
+    let gateway = setup.start().await;
     let (sender, mut closed) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         for number in 0..ROUNDS as u64 {
@@ -283,7 +284,7 @@ async fn a_connection_by_tls_that_the_upstream_closed_is_never_used() {
             let _ = sender.send(());
         }
     });
-    let mut client = Client::http1(gateway.address).await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..ROUNDS {
         let answer = client.post("/charges", &format!("k{number}"), "{}").await;
         assert_eq!(answer.outcome(), (201, None), "round {number}");

@@ -7,11 +7,10 @@ use http::{HeaderName, Request, Response};
 use tokio::sync::mpsc;
 
 use crate::{
-    client::{Client, empty, text},
-    gateway::{Gateway, Setup},
+    client::Client,
+    common::{Gateway, Setup, Upstream, empty, text},
     raw::{Raw, RawUpstream},
     soon,
-    upstream::Upstream,
 };
 
 /// An upstream that answers every request, none of which has a body, and tells what it heard.
@@ -41,7 +40,7 @@ impl Scribe {
     }
 
     fn address(&self) -> SocketAddr {
-        self.upstream.address
+        self.upstream.address()
     }
 
     async fn head(&mut self) -> String {
@@ -51,7 +50,7 @@ impl Scribe {
 
 /// Sends a request without a body and returns the head of its answer.
 async fn ask(gateway: &Gateway, request: &str) -> String {
-    let mut client = Raw::connect(gateway.address).await;
+    let mut client = Raw::connect(gateway.address()).await;
     client.write(request).await;
     client.read_head().await
 }
@@ -77,7 +76,7 @@ async fn fields_of_one_connection_end_at_the_gateway_in_both_directions() {
          Connection: X-Late\r\nX-Late: 1\r\nContent-Length: 0\r\n\r\n",
     )
     .await;
-    let gateway = Gateway::at(scribe.address());
+    let gateway = Gateway::at(scribe.address()).await;
     let answer = ask(
         &gateway,
         "GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: keep-alive ,\tX-Mine\r\nX-Mine: 1\r\n\
@@ -95,7 +94,7 @@ async fn fields_of_one_connection_end_at_the_gateway_in_both_directions() {
 #[tokio::test]
 async fn a_client_cannot_have_the_fields_of_the_gateway_dropped() {
     let mut scribe = Scribe::new().await;
-    let gateway = Gateway::at(scribe.address());
+    let gateway = Gateway::at(scribe.address()).await;
     let answer = ask(
         &gateway,
         "POST / HTTP/1.1\r\nHost: shop.example\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\
@@ -117,9 +116,9 @@ const FORWARDED: &str = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For
     Forwarded: for=203.0.113.7;proto=https\r\nVia: 1.0 edge\r\n\r\n";
 
 #[tokio::test]
-async fn what_a_client_says_about_its_way_is_replaced() {
+async fn forwarding_headers_of_a_client_are_replaced() {
     let mut scribe = Scribe::new().await;
-    let gateway = Gateway::at(scribe.address());
+    let gateway = Gateway::at(scribe.address()).await;
     let answer = ask(&gateway, FORWARDED).await;
     let head = scribe.head().await;
     assert_eq!(lines(&head, "x-forwarded-for:"), ["x-forwarded-for: 127.0.0.1"]);
@@ -132,9 +131,9 @@ async fn what_a_client_says_about_its_way_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_a_trusted_proxy_says_about_the_way_is_added_to() {
+async fn forwarding_headers_of_a_trusted_proxy_are_extended() {
     let mut scribe = Scribe::new().await;
-    let gateway = Setup::at(scribe.address()).gateway("trust_forwarded = true").start();
+    let gateway = Setup::at(scribe.address()).gateway("trust_forwarded = true").start().await;
     ask(&gateway, FORWARDED).await;
     let head = scribe.head().await;
     assert_eq!(lines(&head, "x-forwarded-for:"), ["x-forwarded-for: 203.0.113.7, 127.0.0.1"]);
@@ -148,7 +147,7 @@ async fn what_a_trusted_proxy_says_about_the_way_is_added_to() {
 
 /// An upstream that answers with the names of the headers that it was sent.
 async fn naming() -> Upstream {
-    Upstream::start(|request| async move {
+    Upstream::serving(|request| async move {
         let names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
         Response::new(text(names.join("\n")))
     })
@@ -206,10 +205,11 @@ async fn every_header_about_the_way_is_replaced_unless_a_proxy_is_trusted() {
     let upstream = naming().await;
     let all = [&REMOVED[..], &TWINS].concat();
     for trust in [false, true] {
-        let setup = Setup::at(upstream.address).gateway(format_args!("trust_forwarded = {trust}"));
-        let gateway = setup.more(MERCHANTS).start();
+        let setup =
+            Setup::at(upstream.address()).gateway(format_args!("trust_forwarded = {trust}"));
+        let gateway = setup.tables(MERCHANTS).start().await;
         for http2 in [false, true] {
-            let mut client = Client::connect(gateway.address, http2).await;
+            let mut client = Client::connect(gateway.address(), http2).await;
             // Guarded; on a guarded route without a key; on none.
             for (path, key) in [("/m", &*format!("k{http2}")), ("/m", ""), ("/elsewhere", "")] {
                 let heard = passed(&mut client, path, key, &all).await;
@@ -231,9 +231,9 @@ async fn a_twin_of_a_header_that_the_route_reads_does_not_reach_the_upstream() {
         "api_version",
     ];
     let upstream = naming().await;
-    let gateway = Setup::at(upstream.address).more(MERCHANTS).start();
+    let gateway = Setup::at(upstream.address()).tables(MERCHANTS).start().await;
     for http2 in [false, true] {
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         for key in [&*format!("k{http2}"), ""] {
             let heard = passed(&mut client, "/m", key, &TWINS).await;
             assert!(heard.is_empty(), "{heard:?}");
@@ -251,14 +251,14 @@ async fn a_connection_header_that_names_what_the_route_reads_is_refused() {
     let signed = "[[route]]\nmatch = \"POST /hook\"\nscope = \"hook\"\nkey = \"X-Delivery\"\n\
         signature = { scheme = \"hmac\", header = \"X-Sig\", timestamp = \"X-Time\", \
         signed = \"{timestamp}.{body}\", secret_file = \"hook.secret\" }\n";
-    let gateway = setup.more(MERCHANTS).more(signed).start();
+    let gateway = setup.tables(MERCHANTS).tables(signed).start().await;
     let everywhere = ["authorization", "content-encoding", "content-type", "cookie", "host"];
     let merchants = ["x-merchant-id", "idempotency-key", "x-order-key", "api-version"];
     let hook = ["x-delivery", "x-sig", "x-time"];
     for (path, names) in [("/m", &merchants[..]), ("/hook", &hook), ("/elsewhere", &[])] {
         for name in everywhere.iter().chain(names) {
             for named in [format!("close, {}", name.to_uppercase()), format!(" ,\t{name} ")] {
-                let mut client = Raw::connect(gateway.address).await;
+                let mut client = Raw::connect(gateway.address()).await;
                 let request = format!(
                     "POST {path} HTTP/1.1\r\nHost: shop.example\r\nX-Merchant-Id: 7\r\n\
                      Idempotency-Key: k\r\nConnection: {named}\r\nContent-Length: 0\r\n\r\n"
@@ -286,7 +286,7 @@ async fn a_connection_header_that_names_what_the_route_reads_is_refused() {
 
 #[tokio::test]
 async fn one_user_is_not_shown_the_answer_of_another_whom_a_header_names() {
-    let upstream = Upstream::start(|request| async move {
+    let upstream = Upstream::serving(|request| async move {
         let user = request.headers().get("x-consumer-id").cloned();
         let user = user.map(|user| user.to_str().unwrap().to_owned());
         Response::new(text(format!("for {user:?}")))
@@ -295,9 +295,9 @@ async fn one_user_is_not_shown_the_answer_of_another_whom_a_header_names() {
     let counted = "[[route]]\nmatch = \"POST /counted\"\nscope = \"counted\"\n\
         fingerprint = { headers = [\"X-Consumer-Id\"] }\n[[route]]\nmatch = \"POST /**\"\n\
         scope = \"default\"\n";
-    let gateway = Setup::at(upstream.address).more(counted).start();
+    let gateway = Setup::at(upstream.address()).tables(counted).start().await;
     for http2 in [false, true] {
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let request = |path: &str, user: &str| {
             let request = Request::post(path).header("idempotency-key", format!("k{http2}"));
             request.header("x-consumer-id", user.to_owned()).body(text("{}")).unwrap()
@@ -313,15 +313,16 @@ async fn one_user_is_not_shown_the_answer_of_another_whom_a_header_names() {
         let answer = client.ask(request("/counted", "bob")).await;
         assert_eq!(answer.outcome(), (422, Some("key-reused")));
     }
-    assert_eq!(upstream.requests(), 2);
+    assert_eq!(upstream.request_count(), 2);
 }
 
 #[tokio::test]
 async fn the_upstream_hears_the_hosts_name_that_it_is_meant_to_hear() {
     let mut scribe = Scribe::new().await;
     let url = format!("http://{}", scribe.address());
-    let own = Setup::upstream(format_args!("{{ url = \"{url}\", host = \"upstream\" }}")).start();
-    let clients = Gateway::at(scribe.address());
+    let own =
+        Setup::upstream(format_args!("{{ url = \"{url}\", host = \"upstream\" }}")).start().await;
+    let clients = Gateway::at(scribe.address()).await;
     let request = "GET / HTTP/1.1\r\nHost: shop.example:8443\r\n\r\n";
     ask(&clients, request).await;
     assert_eq!(lines(&scribe.head().await, "host:"), ["host: shop.example:8443"]);
@@ -335,7 +336,7 @@ async fn the_upstream_hears_the_hosts_name_that_it_is_meant_to_hear() {
 async fn a_path_goes_below_the_upstreams_own_unchanged() {
     let mut scribe = Scribe::new().await;
     let url = format!("\"http://{}/base/\"", scribe.address());
-    let gateway = Setup::upstream(url).start();
+    let gateway = Setup::upstream(url).start().await;
     ask(&gateway, "GET /a%2Fb/../c//d?q=%20&r HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
     let head = scribe.head().await;
     assert_eq!(head.lines().next(), Some("get /base/a%2fb/../c//d?q=%20&r http/1.1"));
@@ -348,7 +349,7 @@ async fn fields_that_are_sent_twice_arrive_twice_in_their_order() {
          Content-Length: 0\r\n\r\n",
     )
     .await;
-    let gateway = Gateway::at(scribe.address());
+    let gateway = Gateway::at(scribe.address()).await;
     let request = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-A: 2\r\nX-A: 1\r\n\r\n";
     let answer = ask(&gateway, request).await;
     assert_eq!(lines(&scribe.head().await, "x-a:"), ["x-a: 2", "x-a: 1"]);
@@ -361,7 +362,7 @@ async fn a_trace_is_passed_on_only_where_a_route_names_it() {
     let mut scribe = Scribe::new().await;
     let route = "[[route]]\nmatch = \"TRACE /debug\"\nguard = false";
     let any = "[[route]]\nmatch = \"* /any\"\nguard = false";
-    let gateway = Setup::at(scribe.address()).more(format!("{route}\n{any}")).start();
+    let gateway = Setup::at(scribe.address()).tables(format!("{route}\n{any}")).start().await;
     for (path, status) in [("/any", "405"), ("/other", "405"), ("/debug", "200")] {
         let request = format!("TRACE {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n");
         let answer = ask(&gateway, &request).await;

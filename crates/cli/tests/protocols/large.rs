@@ -20,11 +20,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::{
-    client::{Client, content, empty, text},
-    gateway::{Gateway, Setup},
+    client::Client,
+    common::{Gateway, Setup, Upstream, content, empty, text},
     raw::{Raw, RawUpstream},
     soon,
-    upstream::Upstream,
 };
 
 const PIECE: usize = 64 << 10;
@@ -79,7 +78,7 @@ async fn is_large(mut body: Incoming) -> bool {
 }
 
 fn setups(upstream: &Upstream) -> [(Setup, bool); 2] {
-    [(Setup::at(upstream.address), false), (Setup::at_http2(upstream.address), true)]
+    [(Setup::at(upstream.address()), false), (Setup::at_http2(upstream.address()), true)]
 }
 
 #[track_caller]
@@ -90,15 +89,15 @@ fn assert_small(gateway: &Gateway, before_kib: u64) {
 
 #[tokio::test]
 async fn a_large_upload_flows_through() {
-    let upstream = Upstream::start(|request| async {
+    let upstream = Upstream::serving(|request| async {
         let whole = is_large(request.into_body()).await;
         Response::new(text(whole.to_string()))
     })
     .await;
     for (setup, http2) in setups(&upstream) {
-        let gateway = setup.start();
+        let gateway = setup.start().await;
         let before = gateway.memory_peak_kib();
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let request = Request::put("/large").body(content(Pieces(0))).unwrap();
         assert_eq!(client.ask(request).await.text(), "true");
         assert_small(&gateway, before);
@@ -107,11 +106,11 @@ async fn a_large_upload_flows_through() {
 
 #[tokio::test]
 async fn a_large_download_flows_through() {
-    let upstream = Upstream::start(|_| async { Response::new(content(Pieces(0))) }).await;
+    let upstream = Upstream::serving(|_| async { Response::new(content(Pieces(0))) }).await;
     for (setup, http2) in setups(&upstream) {
-        let gateway = setup.start();
+        let gateway = setup.start().await;
         let before = gateway.memory_peak_kib();
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let response = client.send(Request::get("/large").body(empty()).unwrap()).await;
         assert!(soon(is_large(response.into_body())).await);
         assert_small(&gateway, before);
@@ -139,9 +138,9 @@ async fn a_client_that_does_not_read_holds_the_upstream_back() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     let before = gateway.memory_peak_kib();
-    let mut client = Raw::connect(gateway.address).await;
+    let mut client = Raw::connect(gateway.address()).await;
     client.write("GET /large HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
     client.read_head().await;
     let mut taken = u64::MAX;
@@ -171,9 +170,9 @@ async fn a_client_that_reads_slowly_is_served_and_one_that_stops_is_given_up() {
         }
     })
     .await;
-    let setup = Setup::at(upstream.address).more("[limits]\nanswer_timeout = \"3s\"");
-    let gateway = setup.start();
-    let mut client = Raw::connect(gateway.address).await;
+    let setup = Setup::at(upstream.address()).tables("[limits]\nanswer_timeout = \"3s\"");
+    let gateway = setup.start().await;
+    let mut client = Raw::connect(gateway.address()).await;
     client.write("GET /large HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
     client.read_head().await;
     for _ in 0..40 {

@@ -8,12 +8,14 @@
     reason = "a test reports by panicking"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod answers;
 mod authority;
 mod bodies;
 mod client;
 mod events;
-mod gateway;
 mod grpc;
 mod http2;
 mod https;
@@ -26,26 +28,15 @@ mod pooling;
 mod raw;
 mod refused;
 mod spellings;
-mod upstream;
+mod streams;
 mod versions;
 mod websocket;
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
-/// Far more than anything here takes, and still an end.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+use common::{TEST_TIMEOUT, wait_until};
 
 /// Waits for what comes soon, if it comes at all.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(TEST_TIMEOUT, what).await.expect("this takes too long")
-}
-
-/// Waits until something is so.
-async fn wait_until(mut is_so: impl FnMut() -> bool) {
-    soon(async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
 }

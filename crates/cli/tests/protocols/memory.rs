@@ -21,11 +21,9 @@ use tokio::{
 };
 
 use crate::{
-    client::{Client, content, empty, guarded, text, written},
-    gateway::{Gateway, Setup},
-    soon,
-    upstream::Upstream,
-    wait_until,
+    client::{Client, guarded},
+    common::{Gateway, Setup, Upstream, content, empty, text, written},
+    soon, wait_until,
 };
 
 const MIB: usize = 1 << 20;
@@ -45,7 +43,7 @@ const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 async fn connect(gateway: &Gateway, from: IpAddr, window: u32) -> SendRequest<Bytes> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(from, 0)).unwrap();
-    let stream = socket.connect(gateway.address).await.unwrap();
+    let stream = socket.connect(gateway.address()).await.unwrap();
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(window).initial_max_send_streams(200);
     let (sender, connection) = builder.handshake(stream).await.unwrap();
@@ -86,7 +84,7 @@ async fn reset(mut body: RecvStream) -> Reason {
 /// Answers with a mebibyte, or with a word to those who ask for little.
 async fn large_answers() -> Upstream {
     let large = Bytes::from(vec![b'x'; MIB]);
-    Upstream::start(move |request| {
+    Upstream::serving(move |request| {
         let large = large.clone();
         async move {
             match request.uri().path() {
@@ -103,7 +101,7 @@ struct Innocent(tokio::task::JoinHandle<()>, Arc<std::sync::Mutex<Vec<(u16, Dura
 
 impl Innocent {
     async fn start(gateway: &Gateway) -> Self {
-        let mut client = Client::http1(gateway.address).await;
+        let mut client = Client::http1(gateway.address()).await;
         let asked = Arc::<std::sync::Mutex<Vec<_>>>::default();
         let answers = Arc::clone(&asked);
         let task = tokio::spawn(async move {
@@ -135,9 +133,9 @@ impl Innocent {
 async fn first_answers_that_no_client_takes_are_bounded_and_reset() {
     let upstream = large_answers().await;
     // An answer without memory waits for it as long as the upstream may take, then it is passed on.
-    let url = format!("http://{}", upstream.address);
+    let url = format!("http://{}", upstream.address());
     let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"5s\" }}"));
-    let gateway = setup.on_disk().more(LIMITS).start();
+    let gateway = setup.on_disk().tables(LIMITS).start().await;
     let innocent = Innocent::start(&gateway).await;
     let mut streams = JoinSet::new();
     for connection in 0..2 {
@@ -165,8 +163,8 @@ async fn first_answers_that_no_client_takes_are_bounded_and_reset() {
 async fn replays_that_no_client_takes_are_bounded_and_reset() {
     let upstream = large_answers().await;
     let limits = format!("{LIMITS}cache_bytes = \"16MiB\"\n");
-    let gateway = Setup::at(upstream.address).on_disk().more(limits).start();
-    let mut honest = Client::http1(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).on_disk().tables(limits).start().await;
+    let mut honest = Client::http1(gateway.address()).await;
     for number in 0..100 {
         let first = honest.ask(guarded("/charges", &format!("k{number}"), empty())).await;
         assert_eq!((first.status.as_u16(), first.body.len()), (200, MIB));
@@ -198,7 +196,7 @@ async fn replays_that_no_client_takes_are_bounded_and_reset() {
 #[tokio::test]
 async fn an_unguarded_answer_that_is_not_taken_is_reset_and_frees_its_upstream() {
     let open = Arc::<AtomicUsize>::default();
-    let upstream = Upstream::start({
+    let upstream = Upstream::serving({
         let open = Arc::clone(&open);
         move |_| {
             let open = Arc::clone(&open);
@@ -217,7 +215,7 @@ async fn an_unguarded_answer_that_is_not_taken_is_reset_and_frees_its_upstream()
         }
     })
     .await;
-    let gateway = Setup::at(upstream.address).more(LIMITS).start();
+    let gateway = Setup::at(upstream.address()).tables(LIMITS).start().await;
     // Without any window, and with some that is used up.
     for window in [0, 10_000] {
         let sender = connect(&gateway, ATTACKER, window).await;
@@ -240,7 +238,7 @@ async fn an_unguarded_answer_that_is_not_taken_is_reset_and_frees_its_upstream()
 #[tokio::test]
 async fn small_answers_are_reset_too_and_their_connection_goes_on() {
     let upstream = large_answers().await;
-    let gateway = Setup::at(upstream.address).more(LIMITS).start();
+    let gateway = Setup::at(upstream.address()).tables(LIMITS).start().await;
     let sender = connect(&gateway, ATTACKER, 0).await;
     let (status, stalled) = ask(&sender, get("/small")).await;
     assert_eq!(status, 200);
@@ -251,7 +249,7 @@ async fn small_answers_are_reset_too_and_their_connection_goes_on() {
 
 #[tokio::test]
 async fn a_slow_client_and_a_silent_service_are_not_reset() {
-    let upstream = Upstream::start(|request| async move {
+    let upstream = Upstream::serving(|request| async move {
         let (pen, body) = written();
         let silent = request.uri().path() == "/silent";
         tokio::spawn(async move {
@@ -264,7 +262,7 @@ async fn a_slow_client_and_a_silent_service_are_not_reset() {
         Response::new(body)
     })
     .await;
-    let gateway = Setup::at(upstream.address).more(LIMITS).start();
+    let gateway = Setup::at(upstream.address()).tables(LIMITS).start().await;
     let slow = async {
         let sender = connect(&gateway, ATTACKER, 20).await;
         let (_, mut body) = ask(&sender, get("/feed")).await;
@@ -278,7 +276,7 @@ async fn a_slow_client_and_a_silent_service_are_not_reset() {
         read
     };
     let silent = async {
-        let mut client = Client::http2(gateway.address).await;
+        let mut client = Client::http2(gateway.address()).await;
         client.get("/silent").await.body.len()
     };
     assert_eq!(tokio::join!(slow, silent), (120, 120));
@@ -287,9 +285,9 @@ async fn a_slow_client_and_a_silent_service_are_not_reset() {
 #[tokio::test]
 async fn bodies_that_are_announced_and_do_not_come_keep_no_request_out() {
     let upstream = large_answers().await;
-    let gateway = Setup::at(upstream.address).more(LIMITS).start();
+    let gateway = Setup::at(upstream.address()).tables(LIMITS).start().await;
     // Both come from one address, as behind a load balancer. Its share is 16 MiB.
-    let mut innocent = Client::http1(gateway.address).await;
+    let mut innocent = Client::http1(gateway.address()).await;
     let sender = connect(&gateway, Ipv4Addr::LOCALHOST.into(), 65_535).await;
     let mut stalled = Vec::new();
     for number in 0..60 {
@@ -307,8 +305,8 @@ async fn bodies_that_are_announced_and_do_not_come_keep_no_request_out() {
 #[tokio::test]
 async fn bodies_that_stall_are_bounded_in_bytes_and_give_way_to_others_from_their_address() {
     let upstream = large_answers().await;
-    let gateway = Setup::at(upstream.address).more(LIMITS).start();
-    let mut innocent = Client::http1(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).tables(LIMITS).start().await;
+    let mut innocent = Client::http1(gateway.address()).await;
     let mut answers = JoinSet::new();
     for connection in 0..6 {
         let sender = connect(&gateway, Ipv4Addr::LOCALHOST.into(), 65_535).await;
@@ -353,10 +351,11 @@ async fn fill(sender: &SendRequest<Bytes>, name: &str, client: impl Fn(usize) ->
 #[tokio::test]
 async fn clients_behind_a_trusted_proxy_have_shares_of_their_own() {
     let upstream = large_answers().await;
-    let gateway = Setup::at(upstream.address)
+    let gateway = Setup::at(upstream.address())
         .gateway("trusted_proxies = [\"127.0.0.2\"]")
-        .more("[limits]\nmemory = \"64MiB\"\nanswer_timeout = \"10m\"\n")
-        .start();
+        .tables("[limits]\nmemory = \"64MiB\"\nanswer_timeout = \"10m\"\n")
+        .start()
+        .await;
     let proxy = connect(&gateway, ATTACKER, 0).await;
     fill(&proxy, "hog", |number| format!("192.0.2.{number}, 198.51.100.1, 127.0.0.2")).await;
     let mut other = post("other");

@@ -6,26 +6,25 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 
 use crate::{
-    client::{Answer, Client, Content, Pen, content, guarded, text, written},
-    gateway::Setup,
+    client::{Client, guarded},
+    common::{Content, Pen, Setup, TestResponse, Upstream, content, text, written},
     soon,
-    upstream::Upstream,
 };
 
 /// Both ways to an upstream: the first passes unguarded, the second is observed.
 fn ways(upstream: &Upstream, http2: bool) -> [Setup; 2] {
     let setup = || match http2 {
-        false => Setup::at(upstream.address),
-        true => Setup::at_http2(upstream.address),
+        false => Setup::at(upstream.address()),
+        true => Setup::at_http2(upstream.address()),
     };
     let elsewhere = "[[route]]\nmatch = \"POST /elsewhere\"\nscope = \"elsewhere\"";
-    [setup().more(elsewhere), setup().defaults("mode = \"observe\"\nkey = { required = true }")]
+    [setup().tables(elsewhere), setup().defaults("mode = \"observe\"\nkey = { required = true }")]
 }
 
 /// An upstream that remembers each request whole, and answers with headers of every kind.
 async fn scribe() -> (Upstream, Arc<Mutex<Vec<String>>>) {
     let seen = Arc::<Mutex<Vec<String>>>::default();
-    let upstream = Upstream::start({
+    let upstream = Upstream::serving({
         let seen = Arc::clone(&seen);
         move |request| {
             let seen = Arc::clone(&seen);
@@ -92,11 +91,12 @@ async fn requests_and_answers_are_the_same_byte_for_byte() {
     for (to_us, to_upstream) in [(false, false), (true, false), (false, true)] {
         let mut runs = Vec::new();
         for setup in ways(&upstream, to_upstream) {
-            let gateway = setup.start();
-            let mut client = Client::connect(gateway.address, to_us).await;
+            let gateway = setup.start().await;
+            let mut client = Client::connect(gateway.address(), to_us).await;
             let mut answers = Vec::new();
             for request in requests() {
-                let Answer { status, headers, body, trailers, .. } = client.ask(request).await;
+                let TestResponse { status, headers, body, trailers, .. } =
+                    client.ask(request).await;
                 answers.push(format!("{status} {headers:?} {body:?} {trailers:?}"));
             }
             runs.push((seen.lock().unwrap().drain(..).collect::<Vec<_>>(), answers));
@@ -109,7 +109,7 @@ async fn requests_and_answers_are_the_same_byte_for_byte() {
 #[tokio::test]
 async fn events_and_uploads_pass_while_they_are_written() {
     let current = Arc::<Mutex<Option<Pen>>>::default();
-    let upstream = Upstream::start({
+    let upstream = Upstream::serving({
         let current = Arc::clone(&current);
         move |request| {
             let (pen, body) = written();
@@ -130,8 +130,8 @@ async fn events_and_uploads_pass_while_they_are_written() {
     })
     .await;
     for setup in ways(&upstream, false) {
-        let gateway = setup.start();
-        let mut client = Client::http2(gateway.address).await;
+        let gateway = setup.start().await;
+        let mut client = Client::http2(gateway.address()).await;
         let (pen, body) = written();
         pen.write("data: 0\n\n");
         let mut response = client.send(guarded("/chats", "k", content(body))).await;
@@ -143,6 +143,6 @@ async fn events_and_uploads_pass_while_they_are_written() {
             }
         }
         drop(pen);
-        assert!(Answer::read(response).await.body.is_empty());
+        assert!(TestResponse::read(response).await.body.is_empty());
     }
 }

@@ -7,10 +7,9 @@ use http::{HeaderName, HeaderValue, Request};
 use tokio::time::sleep;
 
 use crate::{
-    client::{Client, empty},
-    gateway::{Gateway, Setup},
+    client::Client,
+    common::{Gateway, Setup, Upstream, empty},
     raw::{Raw, RawUpstream},
-    upstream::Upstream,
 };
 
 #[tokio::test]
@@ -23,9 +22,9 @@ async fn an_answer_of_two_lengths_has_one_end_now_and_when_it_is_replayed() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     for key in ["Idempotency-Key: k\r\n", "Idempotency-Key: k\r\n", ""] {
-        let mut raw = Raw::connect(gateway.address).await;
+        let mut raw = Raw::connect(gateway.address()).await;
         let head = format!("POST /a HTTP/1.1\r\nHost: a\r\n{key}Content-Length: 2\r\n\r\n{{}}");
         raw.write(&head).await;
         let head = raw.read_head().await;
@@ -48,8 +47,8 @@ async fn a_body_of_unknown_length_is_passed_on_whatever_its_method() {
         raw.try_read_to("never").await;
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut raw = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut raw = Raw::connect(gateway.address()).await;
     raw.write("GET /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").await;
     raw.write("5\r\nhello\r\n0\r\n\r\n").await;
     assert!(raw.read_head().await.starts_with("http/1.1 200"));
@@ -57,7 +56,7 @@ async fn a_body_of_unknown_length_is_passed_on_whatever_its_method() {
 }
 
 #[tokio::test]
-async fn what_an_upstream_says_unasked_is_nobodys_answer() {
+async fn an_unsolicited_upstream_response_answers_no_request() {
     const STRAY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray";
     let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
         while raw.try_read_to("{}").await.is_some() {
@@ -67,8 +66,8 @@ async fn what_an_upstream_says_unasked_is_nobodys_answer() {
         }
     })
     .await;
-    let gateway = Setup::at(upstream.address).gateway("threads = 1").start();
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).gateway("threads = 1").start().await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..50 {
         // It has arrived by then, though perhaps unread.
         sleep(Duration::from_millis(3)).await;
@@ -79,13 +78,14 @@ async fn what_an_upstream_says_unasked_is_nobodys_answer() {
 
 #[tokio::test]
 async fn an_upstream_by_http2_that_never_answers_is_given_up() {
-    let upstream = Upstream::start(|_| std::future::pending()).await;
+    let upstream = Upstream::serving(|_| std::future::pending()).await;
     let gateway = Setup::upstream(format_args!(
         "{{ url = \"http://{}\", protocol = \"http2\", timeout = \"1s\" }}",
-        upstream.address
+        upstream.address()
     ))
-    .start();
-    let mut client = Client::http1(gateway.address).await;
+    .start()
+    .await;
+    let mut client = Client::http1(gateway.address()).await;
     for request in [Request::get("/a"), Request::post("/a").header("idempotency-key", "k")] {
         let answer = client.ask(request.body(empty()).unwrap()).await;
         assert_eq!(answer.outcome(), (504, Some("upstream-timeout")));
@@ -95,9 +95,9 @@ async fn an_upstream_by_http2_that_never_answers_is_given_up() {
 #[tokio::test]
 async fn fields_are_counted_in_every_version() {
     let upstream = Upstream::counting().await;
-    let gateway = Gateway::at(upstream.address);
+    let gateway = Gateway::at(upstream.address()).await;
     for http2 in [false, true] {
-        let mut client = Client::connect(gateway.address, http2).await;
+        let mut client = Client::connect(gateway.address(), http2).await;
         let mut request = Request::get("/").body(empty()).unwrap();
         for number in 0..120 {
             let name = HeaderName::try_from(format!("x-field-{number}")).unwrap();
@@ -105,5 +105,5 @@ async fn fields_are_counted_in_every_version() {
         }
         assert_eq!(client.ask(request).await.status, 431, "HTTP/2: {http2}");
     }
-    assert_eq!(upstream.requests(), 0);
+    assert_eq!(upstream.request_count(), 0);
 }

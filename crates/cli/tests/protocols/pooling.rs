@@ -17,10 +17,9 @@ use tokio::{
 
 use crate::{
     client::Client,
-    gateway::{Gateway, Setup},
+    common::{Gateway, Setup, Upstream},
     raw::{Raw, RawUpstream},
     soon,
-    upstream::Upstream,
 };
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -31,13 +30,13 @@ const END: &str = "{}";
 #[tokio::test]
 async fn one_connection_serves_request_after_request() {
     let upstream = Upstream::counting().await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..20 {
         assert_eq!(client.post("/charges", &format!("k{number}"), "{}").await.status, 200);
         assert_eq!(client.get("/").await.status, 200);
     }
-    assert_eq!((upstream.requests(), upstream.connections()), (40, 1));
+    assert_eq!((upstream.request_count(), upstream.connections()), (40, 1));
 }
 
 #[tokio::test]
@@ -49,8 +48,8 @@ async fn an_answer_that_ends_its_connection_is_the_last_on_it() {
         raw.try_read_to("never").await;
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..5 {
         let answer = client.post("/charges", &format!("k{number}"), END).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, "ok"));
@@ -72,10 +71,10 @@ async fn a_connection_that_is_idle_for_long_is_closed() {
         }
     })
     .await;
-    let url = format!("http://{}", upstream.address);
+    let url = format!("http://{}", upstream.address());
     let gateway =
-        Setup::upstream(format_args!("{{ url = \"{url}\", pool_idle = \"300ms\" }}")).start();
-    let mut client = Client::http1(gateway.address).await;
+        Setup::upstream(format_args!("{{ url = \"{url}\", pool_idle = \"300ms\" }}")).start().await;
+    let mut client = Client::http1(gateway.address()).await;
     assert_eq!(client.post("/charges", "a", END).await.status, 200);
     // No request is sent meanwhile.
     assert_eq!(soon(ended.recv()).await, Some(0));
@@ -100,8 +99,8 @@ async fn a_connection_that_the_upstream_closed_is_never_used() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..ROUNDS {
         let answer = client.post("/charges", &format!("k{number}"), END).await;
         assert_eq!(answer.outcome(), (200, None), "round {number}");
@@ -130,14 +129,15 @@ async fn pauses_around_the_keep_alive_times_of_both_sides_leave_nothing_unknown(
         }
     })
     .await;
-    let url = format!("http://{}", upstream.address);
+    let url = format!("http://{}", upstream.address());
     let pool_idle_ms = pool_idle.as_millis();
     let gateway =
         Setup::upstream(format_args!("{{ url = \"{url}\", pool_idle = \"{pool_idle_ms}ms\" }}"))
-            .start();
+            .start()
+            .await;
     let mut tasks = JoinSet::new();
     for number in 0..CLIENTS {
-        let address = gateway.address;
+        let address = gateway.address();
         tasks.spawn(async move {
             let mut client = Client::http1(address).await;
             for round in 0..ROUNDS {
@@ -161,8 +161,8 @@ async fn unsolicited_bytes_answer_no_request() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..10 {
         let answer = client.post("/charges", &format!("k{number}"), END).await;
         assert_eq!((answer.outcome(), answer.text()), ((200, None), "ok"));
@@ -178,6 +178,7 @@ async fn late_unsolicited_bytes_answer_no_request() {
         async move {
             raw.read_to(END).await;
             raw.write(OK).await;
+            // The upstream is late: its connection is idle in the pool by then.
             sleep(Duration::from_millis(20)).await;
             // As servers do that time out: the answer to no request at all.
             raw.write("HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n").await;
@@ -186,8 +187,8 @@ async fn late_unsolicited_bytes_answer_no_request() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..10 {
         let answer = client.post("/charges", &format!("k{number}"), END).await;
         assert_eq!((answer.outcome(), answer.text()), ((200, None), "ok"));

@@ -87,7 +87,7 @@ impl Raw {
 
 /// An upstream that gives each connection to a function.
 pub(crate) struct RawUpstream {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
 
@@ -110,6 +110,10 @@ impl RawUpstream {
             }
         });
         Self { address, connections }
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// How many connections were made to it.

@@ -4,8 +4,8 @@
 use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 
 use crate::{
-    client::{Client, guarded, text},
-    gateway::Setup,
+    client::{Client, guarded},
+    common::{Setup, text},
     raw::{Raw, RawUpstream},
     soon,
 };
@@ -97,8 +97,8 @@ where
         }
     })
     .await;
-    let gateway = Setup::at_http2(upstream.address).start();
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Setup::at_http2(upstream.address()).start().await;
+    let mut client = Client::http1(gateway.address()).await;
     let first = client.post("/charges", "k", "{}").await;
     let repeat = client.post("/charges", "k", "{}").await;
     [first, repeat].map(|answer| {
@@ -201,8 +201,8 @@ async fn a_goaway_ends_only_what_came_after_its_last_stream() {
         frames.close().await;
     })
     .await;
-    let gateway = Setup::at_http2(upstream.address).start();
-    let connection = Client::http2(gateway.address).await;
+    let gateway = Setup::at_http2(upstream.address()).start().await;
+    let connection = Client::http2(gateway.address()).await;
     let ask = |key: &'static str| {
         let mut client = connection.another();
         async move { client.ask(guarded("/charges", key, text("{}"))).await }
@@ -240,8 +240,8 @@ where
         }
     })
     .await;
-    let gateway = Setup::at_http2(upstream.address).start();
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Setup::at_http2(upstream.address()).start().await;
+    let mut client = Client::http1(gateway.address()).await;
     for number in 0..ROUNDS {
         let answer = client.post("/charges", &format!("k{number}"), "{}").await;
         assert_eq!((answer.outcome(), answer.text()), ((200, None), "done"), "round {number}");

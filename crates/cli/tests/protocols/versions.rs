@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     client::Client,
-    gateway::{Gateway, Setup},
+    common::{Gateway, Setup},
     raw::{Raw, RawUpstream},
     soon,
 };
@@ -31,8 +31,8 @@ const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnecti
 #[tokio::test]
 async fn a_client_of_http_1_0_gets_a_body_without_chunks_and_the_end() {
     let (upstream, mut heads) = once_each(CHUNKED).await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     client.write("GET /old HTTP/1.0\r\n\r\n").await;
     let answer = client.read_all().await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -40,15 +40,15 @@ async fn a_client_of_http_1_0_gets_a_body_without_chunks_and_the_end() {
     assert_eq!(body, "hello world");
     let heard = soon(heads.recv()).await.unwrap();
     assert!(heard.starts_with("GET /old HTTP/1.1\r\n"), "{heard}");
-    let host = format!("host: {}\r\n", upstream.address);
+    let host = format!("host: {}\r\n", upstream.address());
     assert!(heard.to_lowercase().contains(&host), "{heard}");
 }
 
 #[tokio::test]
 async fn a_client_of_http_1_0_may_keep_its_connection() {
     let (upstream, _heads) = once_each("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     for _ in 0..2 {
         client.write("GET / HTTP/1.0\r\nHost: a.example\r\nConnection: keep-alive\r\n\r\n").await;
         client.read_head().await;
@@ -60,8 +60,8 @@ async fn a_client_of_http_1_0_may_keep_its_connection() {
 #[tokio::test]
 async fn an_upstream_of_http_1_0_serves_clients_of_today() {
     let (upstream, _heads) = once_each("HTTP/1.0 200 OK\r\nX-Old: 1\r\n\r\nuntil the end").await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     // Twice on one connection: what ends the upstream's connection does not end the client's.
     for _ in 0..2 {
         client.write("GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
@@ -70,7 +70,7 @@ async fn an_upstream_of_http_1_0_serves_clients_of_today() {
         assert!(head.contains("transfer-encoding: chunked"), "{head}");
         assert!(client.read_to("0\r\n\r\n").await.contains("until the end"));
     }
-    let mut client = Client::http1(gateway.address).await;
+    let mut client = Client::http1(gateway.address()).await;
     let first = client.post("/charges", "k", "{}").await;
     let again = client.post("/charges", "k", "{}").await;
     assert_eq!((first.text(), again.text()), ("until the end", "until the end"));
@@ -81,8 +81,8 @@ async fn an_upstream_of_http_1_0_serves_clients_of_today() {
 #[tokio::test]
 async fn an_absolute_target_names_the_host() {
     let (upstream, mut heads) = once_each(CHUNKED).await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     let request = "GET http://other.example/x?y HTTP/1.1\r\nHost: shop.example\r\n\r\n";
     client.write(request).await;
     client.read_to("0\r\n\r\n").await;
@@ -95,8 +95,8 @@ async fn an_absolute_target_names_the_host() {
 #[tokio::test]
 async fn an_absolute_target_and_a_path_are_the_same_request() {
     let (upstream, _heads) = once_each("HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok").await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     for target in ["/charges", "http://shop.example/charges"] {
         client
             .write(format!(
@@ -114,8 +114,8 @@ async fn an_absolute_target_and_a_path_are_the_same_request() {
 #[tokio::test]
 async fn a_question_about_the_server_as_a_whole_passes() {
     let (upstream, mut heads) = once_each("HTTP/1.1 204 No Content\r\nAllow: GET\r\n\r\n").await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     client.write("OPTIONS * HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
     assert!(client.read_head().await.contains("allow: get"));
     assert!(soon(heads.recv()).await.unwrap().starts_with("OPTIONS * HTTP/1.1\r\n"));
@@ -136,8 +136,8 @@ async fn answers_without_a_body_leave_the_connection_in_step() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     for (request, status, length) in [
         ("GET /204", "204", None),
         ("GET /304", "304", None),
@@ -166,8 +166,8 @@ async fn requests_that_are_sent_ahead_are_answered_in_order() {
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     let ahead: String = (0..9)
         .map(|index| format!("GET /{index} HTTP/1.1\r\nHost: shop.example\r\n\r\n"))
         .collect();
@@ -179,14 +179,14 @@ async fn requests_that_are_sent_ahead_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn what_comes_before_the_answer_is_not_taken_for_it() {
+async fn an_informational_response_is_not_the_answer() {
     let (upstream, _heads) = once_each(
         "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
     )
     .await;
-    let gateway = Setup::at(upstream.address).start();
-    let mut client = Client::http1(gateway.address).await;
+    let gateway = Setup::at(upstream.address()).start().await;
+    let mut client = Client::http1(gateway.address()).await;
     assert_eq!(client.get("/").await.text(), "hello");
     let first = client.post("/charges", "k", "").await;
     assert_eq!((first.status.as_u16(), first.text()), (200, "hello"));
@@ -204,13 +204,14 @@ async fn the_last_answer_on_a_connection_is_whole_though_its_client_has_sent_mor
         }
     })
     .await;
-    let gateway = Gateway::at(upstream.address);
-    let mut client = Raw::connect(gateway.address).await;
+    let gateway = Gateway::at(upstream.address()).await;
+    let mut client = Raw::connect(gateway.address()).await;
     let request = "GET /x HTTP/1.1\r\nHost: shop.example\r\n";
     client.write(format!("{request}Connection: close\r\n\r\n")).await;
     assert!(client.read_head().await.contains("connection: close"));
     // To a connection that is closed already, this would be the end of what is on its way.
     client.write(format!("{request}\r\n")).await;
+    // Real time must pass: a reset of the connection would have arrived by then.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(client.read_bytes(LARGE).await.len(), LARGE);
 }

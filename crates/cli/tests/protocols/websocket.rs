@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::{
 use crate::{
     TEST_TIMEOUT,
     authority::Authority,
-    gateway::{Gateway, Setup},
+    common::{Gateway, Setup},
 };
 
 /// What the server saw at the end of a conversation.
@@ -100,7 +100,7 @@ fn converse(socket: &mut WebSocket<TcpStream>) -> Ended {
 }
 
 fn connect(gateway: &Gateway) -> TcpStream {
-    let stream = TcpStream::connect(gateway.address).unwrap();
+    let stream = TcpStream::connect(gateway.address()).unwrap();
     patient(&stream);
     stream
 }
@@ -127,7 +127,7 @@ fn closed<S: Read + Write>(socket: &mut WebSocket<S>) {
 #[test]
 fn a_client_talks_and_closes() {
     let echo = Echo::start();
-    let gateway = Gateway::at(echo.address);
+    let gateway = Setup::at(echo.address).start_blocking();
     let mut socket = open(connect(&gateway));
     exchange(&mut socket, &Message::text("hello"));
     exchange(&mut socket, &Message::binary(vec![0, 13, 10, 13, 10, 255]));
@@ -144,7 +144,7 @@ fn a_client_talks_and_closes() {
 #[test]
 fn a_server_closes() {
     let echo = Echo::start();
-    let gateway = Gateway::at(echo.address);
+    let gateway = Setup::at(echo.address).start_blocking();
     let mut socket = open(connect(&gateway));
     socket.send(Message::text("close")).unwrap();
     let enough = CloseFrame { code: CloseCode::Away, reason: "enough".into() };
@@ -156,7 +156,7 @@ fn a_server_closes() {
 #[test]
 fn large_messages_pass_in_both_directions() {
     let echo = Echo::start();
-    let gateway = Gateway::at(echo.address);
+    let gateway = Setup::at(echo.address).start_blocking();
     let mut socket = open(connect(&gateway));
     for length in [125, 126, 65_535, 65_536, 4 << 20] {
         let bytes: Vec<u8> = (0..length).map(|index: u32| index.to_le_bytes()[1]).collect();
@@ -169,7 +169,7 @@ fn large_messages_pass_in_both_directions() {
 #[test]
 fn a_connection_that_is_cut_is_cut_on_the_other_side_too() {
     let echo = Echo::start();
-    let gateway = Gateway::at(echo.address);
+    let gateway = Setup::at(echo.address).start_blocking();
     let mut socket = open(connect(&gateway));
     exchange(&mut socket, &Message::text("hello"));
     drop(socket);
@@ -183,8 +183,8 @@ fn a_conversation_may_be_silent_for_longer_than_any_timeout() {
     let gateway = Setup::upstream(format_args!(
         "{{ url = \"{url}\", timeout = \"2s\", pool_idle = \"100ms\" }}"
     ))
-    .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
-    .start();
+    .tables("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
+    .start_blocking();
     let mut socket = open(connect(&gateway));
     exchange(&mut socket, &Message::text("hello"));
     thread::sleep(Duration::from_secs(3));
@@ -192,13 +192,13 @@ fn a_conversation_may_be_silent_for_longer_than_any_timeout() {
 }
 
 #[test]
-fn it_works_by_tls_too() {
+fn a_websocket_works_over_tls() {
     let echo = Echo::start();
     let authority = Authority::new();
     let setup =
         Setup::at(echo.address).gateway("tls = { certificate = \"cert.pem\", key = \"key.pem\" }");
     authority.certify("localhost").install(setup.folder());
-    let gateway = setup.start();
+    let gateway = setup.start_blocking();
     let name = ServerName::try_from("localhost").unwrap();
     let tls = ClientConnection::new(authority.client(&["http/1.1"]), name).unwrap();
     let mut socket = open(StreamOwned::new(tls, connect(&gateway)));
@@ -233,7 +233,7 @@ fn answering(answer: &'static str) -> (SocketAddr, mpsc::Receiver<String>) {
 fn an_upgrade_that_the_upstream_refuses_is_an_answer_like_any_other() {
     let (address, heard) =
         answering("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nX-Why: age\r\n\r\nno");
-    let gateway = Gateway::at(address);
+    let gateway = Setup::at(address).start_blocking();
     let Err(HandshakeError::Failure(Error::Http(response))) = client(request(), connect(&gateway))
     else {
         panic!("this is no WebSocket");
@@ -255,7 +255,7 @@ const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 /// The status line that a handshake with these lines gets from an upstream that answers so.
 fn status(lines: &str, answer: &'static str) -> (String, String) {
     let (address, heard) = answering(answer);
-    let gateway = Gateway::at(address);
+    let gateway = Setup::at(address).start_blocking();
     let mut stream = connect(&gateway);
     stream.write_all(format!("{HANDSHAKE}{lines}\r\n").as_bytes()).unwrap();
     let mut status = [0; 12];
@@ -295,7 +295,7 @@ fn a_handshake_without_one_key_is_a_request_like_any_other() {
 #[test]
 fn a_guarded_request_upgrades_to_nothing() {
     let (address, heard) = answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let gateway = Gateway::at(address);
+    let gateway = Setup::at(address).start_blocking();
     let mut stream = connect(&gateway);
     stream
         .write_all(
@@ -318,7 +318,7 @@ fn an_upgrade_to_http_itself_is_not_passed_on() {
     // What came after it would be requests that no route has seen.
     for protocol in ["h2c", "websocket, H2C", "HTTP/2.0", "TLS/1.2, http/1.1"] {
         let (address, heard) = answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-        let gateway = Gateway::at(address);
+        let gateway = Setup::at(address).start_blocking();
         let mut stream = connect(&gateway);
         let request = format!(
             "GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade, HTTP2-Settings\r\n\
@@ -339,7 +339,7 @@ fn an_upgrade_to_http_itself_is_not_passed_on() {
 fn an_unsolicited_upgrade_is_not_passed_on() {
     let (address, _heard) =
         answering("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
-    let gateway = Gateway::at(address);
+    let gateway = Setup::at(address).start_blocking();
     for head in ["GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\nIdempotency-Key: k\r\n"] {
         let mut stream = connect(&gateway);
         let rest = "Host: shop.example\r\nContent-Length: 0\r\n\r\n";

@@ -9,7 +9,7 @@ use semel_tower::{CaptureSource, RecordContent};
 
 use super::*;
 use crate::{
-    AboutSource, CallerPart, CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required,
+    AboutSource, CallerPart, CallerRule, Guard, HmacRule, KeyLocation, Mode, Protocol, Required,
     SignatureScheme, Upstream, WebhookSecretSource,
 };
 
@@ -41,8 +41,8 @@ fn guard(defaults: &str) -> Guard {
     config.routes.remove(0).guard.unwrap()
 }
 
-fn header(name: &'static str) -> KeySource {
-    KeySource::Header(HeaderName::from_static(name))
+fn header(name: &'static str) -> KeyLocation {
+    KeyLocation::Header(HeaderName::from_static(name))
 }
 
 #[test]
@@ -52,7 +52,8 @@ fn only_the_upstream_is_required() {
     let config = Config::load(None, &typed, &env).unwrap();
     assert_eq!(config.store, StoreUrl::Sqlite("semel.db".into()));
     assert_eq!(config.gateway.listen, ["127.0.0.1:8080".parse().unwrap()]);
-    assert_eq!(*config.gateway.upstream, Upstream::at("http://127.0.0.1:3000").unwrap());
+    let upstream = config.gateway.upstream.as_ref().unwrap();
+    assert_eq!(**upstream, Upstream::at("http://127.0.0.1:3000").unwrap());
     assert!(config.gateway.threads > 0 && !config.gateway.trust_forwarded);
     assert_eq!(config.gateway.drain, Duration::from_secs(65));
     let api = config.api.unwrap();
@@ -63,7 +64,7 @@ fn only_the_upstream_is_required() {
     assert_eq!((config.secret, config.secret_value), (SecretSource::BesideStore, None));
     let [route] = &config.routes[..] else { panic!("{:?}", config.routes) };
     assert_eq!(route.matches.to_string(), "POST,PATCH /**");
-    assert!(Arc::ptr_eq(&route.upstream, &config.gateway.upstream));
+    assert!(Arc::ptr_eq(&route.upstream, upstream));
     let guard = route.guard.as_ref().unwrap();
     assert_eq!(guard.scope.as_str(), "default");
     assert_eq!((&guard.key[..], guard.required), (&[header("idempotency-key")][..], Required::No));
@@ -86,7 +87,7 @@ fn the_example_of_the_design_is_read() {
     };
     assert_eq!(except.len(), 2);
     let webhooks = webhooks.guard.as_ref().unwrap();
-    assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id[0].as_str() == "/id"));
+    assert!(matches!(&webhooks.key[..], [KeyLocation::Json(id)] if id[0].as_str() == "/id"));
     assert_eq!(webhooks.callers, [CallerRule::Anonymous]);
     assert_eq!(webhooks.policy.keep, Keep::Success);
     assert_eq!(webhooks.policy.retention, Duration::from_secs(7 * 86_400));
@@ -100,7 +101,7 @@ fn a_key_is_written_in_many_ways() {
         (guard.key, guard.required)
     };
     let usual = || header("idempotency-key");
-    let id = || KeySource::Json(vec!["/id".parse().unwrap()]);
+    let id = || KeyLocation::Json(vec!["/id".parse().unwrap()]);
     assert_eq!(key("\"X-Key\""), (vec![header("x-key")], Required::No));
     assert_eq!(key("{ required = true }"), (vec![usual()], Required::Yes));
     assert_eq!(key("{ json = \"/id\", required = \"warn\" }"), (vec![id()], Required::Warn));
@@ -109,7 +110,7 @@ fn a_key_is_written_in_many_ways() {
     let any = "{ any = [{ header = \"X-Key\" }, { json = \"/id\" }], required = true }";
     assert_eq!(key(any), (several, Required::Yes));
     let members = ["/contest", "/user"].map(|text| text.parse().unwrap()).to_vec();
-    let members = KeySource::Json(members);
+    let members = KeyLocation::Json(members);
     let text = "{ json = [\"/contest\", \"/user\"], required = true }";
     assert_eq!(key(text), (vec![members.clone()], Required::Yes));
     let mixed = "[\"X-Key\", { json = [\"/contest\", \"/user\"] }]";
@@ -233,7 +234,7 @@ fn a_route_inherits_unset_settings() {
     assert_eq!((&a.key[..], a.required), (&[header("x-key")][..], Required::Warn));
     assert_eq!(a.policy.wait, Duration::from_secs(2));
     assert_eq!(b.required, Required::Yes, "one `required` for all");
-    assert!(matches!(b.key[..], [KeySource::Json(_)]));
+    assert!(matches!(b.key[..], [KeyLocation::Json(_)]));
     assert_eq!(b.policy.wait, Duration::from_secs(1));
     assert_eq!(b.policy.release, StatusList::explicit([404, 503]));
     assert_eq!(c.policy.keep, Keep::All);
@@ -324,13 +325,14 @@ fn an_upstream_is_changed_or_replaced_and_equal_ones_are_one() {
         pool_idle: Duration::ZERO,
         pool_max: 3,
     };
-    assert_eq!(*config.gateway.upstream, gateway);
+    let upstream = config.gateway.upstream.as_ref().unwrap();
+    assert_eq!(**upstream, gateway);
     let [a, b, c, d] = &config.routes[..] else { panic!("{:?}", config.routes) };
     assert_eq!(*a.upstream, Upstream { timeout: Duration::from_secs(5), ..gateway });
     assert!(Arc::ptr_eq(&a.upstream, &b.upstream));
     assert_eq!(*c.upstream, Upstream::at("http://b").unwrap());
     assert!(c.guard.is_none());
-    assert!(Arc::ptr_eq(&d.upstream, &config.gateway.upstream));
+    assert!(Arc::ptr_eq(&d.upstream, upstream));
 }
 
 #[test]
@@ -377,8 +379,9 @@ fn the_command_line_overrides_the_file() {
     assert_eq!(config.cache.unwrap().0.to_string(), "redis://cache");
     assert!(config.api.is_none());
     assert_eq!(config.gateway.listen.len(), 2);
-    assert_eq!(config.gateway.upstream.url(), "http://b:2");
-    assert_eq!(config.gateway.upstream.timeout, Duration::from_secs(7), "how, not where");
+    let upstream = config.gateway.upstream.as_ref().unwrap();
+    assert_eq!(upstream.url(), "http://b:2");
+    assert_eq!(upstream.timeout, Duration::from_secs(7), "how, not where");
     let callers: Vec<_> = config.routes.iter().flat_map(|route| &route.guard).collect();
     let merchant = CallerRule::Header(HeaderName::from_static("x-merchant"));
     assert_eq!(callers[0].callers, [merchant, CallerRule::Cookie("sid".into())]);
@@ -466,7 +469,7 @@ fn a_signature_sets_the_defaults_of_an_inbox() {
     for (scheme, key) in [
         ("standard-webhooks", header("webhook-id")),
         ("svix", header("svix-id")),
-        ("stripe", KeySource::Json(vec!["/id".parse().unwrap()])),
+        ("stripe", KeyLocation::Json(vec!["/id".parse().unwrap()])),
         ("github", header("x-github-delivery")),
     ] {
         let line = format!("signature = {{ scheme = \"{scheme}\", secret_env = \"HOOK_SECRET\" }}");
@@ -497,7 +500,7 @@ fn a_route_can_override_the_defaults_of_its_signature() {
          retention = \"1d\"\nkeep = \"deterministic\"\non_unknown = \"hold\"\n\
          fingerprint = { query = \"ignore\" }",
     );
-    assert_eq!(guard.key, [KeySource::Json(vec!["/event".parse().unwrap()])]);
+    assert_eq!(guard.key, [KeyLocation::Json(vec!["/event".parse().unwrap()])]);
     assert_eq!(guard.required, Required::No);
     assert_eq!(guard.callers, [CallerRule::Header(HeaderName::from_static("x-tenant"))]);
     assert_eq!(guard.policy.retention, Duration::from_secs(86_400));
@@ -555,7 +558,7 @@ fn a_scheme_of_its_own_is_described() {
          header = \"X-Signature\"\nprefix = \"v0=\"\ntimestamp = \"X-Time\"\n\
          signed = \"v0:{timestamp}:{body}\"",
     );
-    assert_eq!((guard.key, guard.fingerprint), (vec![KeySource::CloudEvent], None));
+    assert_eq!((guard.key, guard.fingerprint), (vec![KeyLocation::CloudEvent], None));
     let rule = guard.signature.unwrap();
     let SignatureScheme::Hmac(HmacRule { header, prefix, timestamp, .. }) = &rule.scheme else {
         panic!("{rule:?}")

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::{
     Overrides,
-    raw::{ApiTable, File, GatewayTable, LimitsTable, RouteTable},
+    raw::{ApiTable, File, GatewayTable, LimitsTable, RouteTable, ScopeTable, TokenTable},
     rules::UpstreamTable,
     settings::{DefaultValue, SettingsTable},
 };
@@ -68,10 +68,14 @@ fn every_setting_is_printed() {
     let mut of_api = names::<ApiTable>();
     of_api.retain(|name| *name != "operator_token_file");
     has(section("api"), of_api, "[api]");
+    let token = section("api")["token"].as_array().unwrap()[0].as_table().unwrap();
+    has(token, names::<TokenTable>(), "[[api.token]]");
+    has(table["scope"].as_array().unwrap()[0].as_table().unwrap(), names::<ScopeTable>(), "scope");
     has(section("limits"), names::<LimitsTable>(), "[limits]");
     let mut of_route = names::<RouteTable>();
-    // It is the `timeout` of the upstream.
-    of_route.retain(|name| *name != "upstream_timeout");
+    // It is the `timeout` of the upstream. With a signature every caller is anonymous.
+    of_route.retain(|name| !["upstream_timeout", "lookup"].contains(name));
+    assert!(printed.contains("lookup = \"/idempotency/"), "{printed}");
     let route = table["route"].as_array().unwrap()[0].as_table().unwrap();
     has(route, of_route, "[[route]]");
 }

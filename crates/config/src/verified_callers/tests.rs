@@ -57,7 +57,7 @@ fn a_jwt_rule_has_its_keys_in_one_place() {
 }
 
 #[test]
-fn what_is_wrong_with_a_rule_is_reported_where_it_is() {
+fn an_error_in_a_caller_rule_is_reported_at_its_position() {
     let rest = "issuer = \"https://i\", audience = \"a\"";
     for (caller, message) in [
         ("{ jwt = { issuer = \"i\", audience = \"a\" } }".to_owned(), "needs one of `jwks`"),

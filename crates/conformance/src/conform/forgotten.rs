@@ -19,7 +19,7 @@ pub(crate) async fn another_owner_with_the_same_fence_writes_nothing(harness: &S
     for (at, stage) in Stage::ALL.into_iter().enumerate() {
         let staged = stage.set(harness, &format!("owner-{at}")).await;
         let (id, before) = (staged.id(), harness.get(staged.id()).await);
-        let by = Claimant { fence: staged.fence(), owner: owner() };
+        let by = Claimant::new(staged.fence(), owner());
         assert_eq!(harness.renew_by(id, by, LEASE).await, Fenced::Lost, "on {stage:?}");
         for finish in [
             Finish::complete(staged_answer()),

@@ -67,7 +67,7 @@ impl StoreHarness {
 
 impl fmt::Debug for StoreHarness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bench").field(&self.handle).finish()
+        f.debug_tuple("StoreHarness").field(&self.handle).finish()
     }
 }
 
@@ -153,7 +153,7 @@ impl Handle {
     /// The owner that was granted this fence. A fence that was not granted has its own owner.
     pub fn claimant(&self, id: &RecordId, fence: Fence) -> Claimant {
         let known = self.owners.lock().unwrap().get(&(id.clone(), fence)).copied();
-        Claimant { fence, owner: known.unwrap_or_else(owner) }
+        Claimant::new(fence, known.unwrap_or_else(owner))
     }
 
     /// A claim that must be granted.

@@ -23,7 +23,7 @@ use start::{both, claimed_by_a_crowd, handles, lapsed, only_grant, together};
 pub(crate) use crowd::no_two_owners_run_at_once;
 
 /// How many take part where all do the same.
-const CROWD: usize = 32;
+const CONCURRENT_CLAIMS: usize = 32;
 /// How often each race is run.
 const ROUNDS: usize = 24;
 
@@ -43,8 +43,8 @@ pub(crate) async fn of_many_threads_one_is_granted(harness: &StoreHarness) {
     let runtime = runtime::Handle::current();
     for round in 0..4 {
         let claim = claim(&format!("threads-{round}"));
-        let barrier = Arc::new(std::sync::Barrier::new(CROWD));
-        let threads: Vec<_> = (0..CROWD)
+        let barrier = Arc::new(std::sync::Barrier::new(CONCURRENT_CLAIMS));
+        let threads: Vec<_> = (0..CONCURRENT_CLAIMS)
             .map(|at| {
                 let (handle, rival) = (handles[at % handles.len()].clone(), rival(&claim));
                 let (barrier, runtime) = (Arc::clone(&barrier), runtime.clone());
@@ -204,7 +204,7 @@ pub(crate) async fn of_many_operators_one_acts(harness: &StoreHarness) {
         let fence = harness.granted(&claim).await.fence;
         harness.hold(&claim.id, fence).await;
         let epoch = harness.epoch().await.0;
-        let acts = (0..CROWD).map(|at| {
+        let acts = (0..CONCURRENT_CLAIMS).map(|at| {
             let (handle, id) = (handles[at % handles.len()].clone(), claim.id.clone());
             async move { handle.resolve(&id, fence, &Resolution::Released).await }
         });
@@ -267,7 +267,7 @@ pub(crate) async fn an_answer_is_recorded_once(harness: &StoreHarness) {
     for round in 0..4 {
         let claim = claim(&format!("once-{round}"));
         let fence = harness.granted(&claim).await.fence;
-        let acts = (0..CROWD).map(|at| {
+        let acts = (0..CONCURRENT_CLAIMS).map(|at| {
             let (handle, id) = (handles[at % handles.len()].clone(), claim.id.clone());
             async move { handle.complete(&id, fence, &answer(&format!("{}", at % 8))).await }
         });

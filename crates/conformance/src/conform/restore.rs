@@ -142,7 +142,7 @@ pub(crate) async fn an_owner_from_before_the_backup_finishes_after_a_restore(
     harness.back_up().await;
     let store = harness.restore(store).await;
     let before = store.seen(&claim.id).await;
-    let impostor = Claimant { fence, owner: owner() };
+    let impostor = Claimant::new(fence, owner());
     assert_eq!(store.renew_by(&claim.id, impostor, LEASE).await, Fenced::Lost);
     let forged = Finish::complete(answer("forged"));
     assert_eq!(store.finish_by(&claim.id, impostor, &forged).await, Fenced::Lost);

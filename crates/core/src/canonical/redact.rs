@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_changes_nothing() {
+    fn a_pointer_without_a_target_redacts_nothing() {
         let pointers = [Pointer::parse("/card/number").unwrap()];
         assert_eq!(redact(br#"{"card":"none"}"#, &pointers), Ok(None));
         assert!(redact(b"card 4242", &pointers).is_err());

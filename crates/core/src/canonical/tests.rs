@@ -147,7 +147,7 @@ fn equal_names_in_one_object_are_refused() {
 }
 
 #[test]
-fn what_is_not_json_is_refused_with_its_place() {
+fn invalid_json_is_refused_with_its_position() {
     for (body, kind, offset) in [
         ("", Kind::Incomplete, 0),
         (" ", Kind::Incomplete, 1),

@@ -44,10 +44,8 @@ pub enum FingerprintHeaderError {
     #[error("this header describes the body, which counts already by what it means")]
     Body,
     /// It describes the connection or the path of the request through proxies.
-    #[error(
-        "this header is about the way that a request took, which may be another one for its retry"
-    )]
-    Way,
+    #[error("this header describes the hops of a request, and a retry may take others")]
+    Hop,
     /// The host has a rule of its own.
     #[error("the host counts by a rule of its own")]
     Host,
@@ -110,7 +108,7 @@ fn unfit(name: &str) -> Option<FingerprintHeaderError> {
         return Some(Error::Body);
     }
     if WAY.contains(&name) || begins(&["x-forwarded-", "cf-", "proxy-"]) {
-        return Some(Error::Way);
+        return Some(Error::Hop);
     }
     None
 }
@@ -244,7 +242,7 @@ mod tests {
             (Error::Credential, &["Authorization", "Proxy-Authorization", "Cookie", "DPoP"]),
             (Error::Credential, &["Stripe-Signature", "Signature-Input"]),
             (Error::Body, &["Content-Length", "Content-Type", "Content-Encoding", "Digest"]),
-            (Error::Way, &["X-Forwarded-For", "Via", "Forwarded", "Connection", "X-Real-IP"]),
+            (Error::Hop, &["X-Forwarded-For", "Via", "Forwarded", "Connection", "X-Real-IP"]),
             (Error::Own, &["Idempotency-Key", "Idempotency-Fence", "Idempotent-Replayed"]),
             (Error::Host, &["Host"]),
             (Error::Name, &["", "a b", "a:", "é"]),

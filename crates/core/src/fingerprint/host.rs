@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_host() {
+    fn an_empty_text_is_not_a_host() {
         for nothing in ["", ".", ":80", " ", "user@"] {
             assert_eq!(host_name(nothing), None, "{nothing:?}");
         }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_member_ends_counts_even_if_it_looks_like_the_joining() {
+    fn members_with_equal_concatenation_give_distinct_keys() {
         let lists: [&[Option<&str>]; 15] = [
             &[Some("a"), Some("bc")],
             &[Some("ab"), Some("c")],
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_no_key() {
+    fn members_without_text_give_no_key() {
         for nothing in [&[][..], &[None], &[Some("")], &[None, Some("")], &[None, None]] {
             assert_eq!(Key::from_members(nothing.iter().copied()), Err(KeyError::Empty));
         }

@@ -68,7 +68,7 @@ fn the_spelling_of_headers_does_not_count() {
 }
 
 #[test]
-fn what_headers_say_counts() {
+fn part_headers_distinguish_canonical_forms() {
     let fields = [
         "X: 1",
         "Content-Disposition: form-data; name=a",

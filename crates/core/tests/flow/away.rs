@@ -102,7 +102,7 @@ fn a_client_waits_no_longer_for_a_call_than_for_the_claim() {
 }
 
 #[test]
-fn what_runs_unguarded_without_any_claim_is_recorded_nowhere() {
+fn an_unguarded_execution_without_a_claim_is_not_recorded() {
     for (result, reply) in [
         (answered(Verdict::Completed), unguarded_reply()),
         (answered(Verdict::Unknown), unguarded_reply()),

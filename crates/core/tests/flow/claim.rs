@@ -66,7 +66,7 @@ fn a_request_whose_claim_was_released_while_it_asked_gets_a_retry_error() {
 }
 
 #[test]
-fn a_claim_that_was_released_needs_no_giving_back() {
+fn an_unconfirmed_claim_that_was_released_is_not_released_again() {
     let mut flow = asking(&policy());
     let unknown = unavailable().effect_unknown();
     assert_eq!(flow.on_claim_failed(&unknown, at(2_000)), problem(Problem::StoreUnavailable));
@@ -171,7 +171,7 @@ fn an_unused_claim_is_given_back() {
 }
 
 #[test]
-fn a_claim_that_was_not_granted_after_all_needs_no_giving_back() {
+fn an_unconfirmed_claim_that_was_not_granted_is_not_released() {
     let mut flow = asking(&policy());
     let _ = flow.on_claim_failed(&unavailable().effect_unknown(), at(10_000));
     let asked = ask_again(&mut flow);
@@ -255,7 +255,7 @@ fn a_held_grant_whose_reply_was_lost_is_given_back() {
 }
 
 #[test]
-fn a_record_that_is_held_no_more_needs_no_giving_back() {
+fn a_record_that_is_no_longer_held_is_not_released() {
     let now = at(31_000);
     for seen in [None, Some(completed()), Some(snapshot(StateView::InFlight { lease_left: LEASE }))]
     {

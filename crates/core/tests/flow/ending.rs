@@ -36,7 +36,7 @@ fn reason() -> Reason {
 }
 
 #[test]
-fn what_was_never_reached_is_released_and_not_counted() {
+fn an_unreached_operation_is_released_and_counts_no_attempt() {
     let (finish, reply) = ends(OnUnknown::Hold, ExecutionResult::NeverReached);
     assert_eq!(finish, Finish::release(Release::NotSent, Reason::NotSent));
     assert_eq!(reply, Reply::Problem(Problem::UpstreamUnreachable));
@@ -94,7 +94,7 @@ fn an_answer_that_proves_nothing_ends_by_on_unknown() {
 }
 
 #[test]
-fn what_breaks_ends_by_on_unknown() {
+fn a_broken_execution_ends_by_on_unknown() {
     for (on_unknown, action) in by_on_unknown() {
         let broken = ExecutionResult::Broken(Reason::ConnectionLost(312));
         let (finish, reply) = ends(on_unknown, broken);

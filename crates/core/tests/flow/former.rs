@@ -48,7 +48,7 @@ fn a_former_record_whose_owner_is_gone_runs_again_only_where_its_route_said_so()
 }
 
 #[test]
-fn what_was_only_observed_has_no_answer_to_replay_and_is_never_held() {
+fn an_observed_answer_is_not_retained_and_never_held() {
     let hold = plan(&policy());
     // The record of an observed answer is its status; its body is not there.
     let status = Answer::response(&StoredResponse { status: 201, ..Default::default() });

@@ -52,7 +52,7 @@ fn holding_moves_no_expiry() {
 }
 
 #[test]
-fn what_may_have_begun_is_kept_for_its_retention() {
+fn an_execution_that_may_have_begun_is_kept_for_its_retention() {
     for finish in kept() {
         assert_eq!(expiry(DAY, AGE, &finish), NOW.after(DAY - AGE), "{finish:?}");
         assert_eq!(expiry(DAY, DAY, &finish), NOW.after(DAY), "{finish:?}");
@@ -60,7 +60,7 @@ fn what_may_have_begun_is_kept_for_its_retention() {
 }
 
 #[test]
-fn what_was_not_begun_is_kept_for_an_hour_at_most() {
+fn an_execution_that_has_not_begun_is_kept_for_an_hour_at_most() {
     assert_eq!(RELEASED_RETENTION_MAX, Duration::from_secs(3600));
     for finish in not_begun() {
         for age in [Duration::ZERO, AGE, DAY / 2, DAY, DAY * 7] {

@@ -163,11 +163,11 @@ proptest! {
         finish in finishes(), record in records(), number in 1..=NEXT, by in 0_u8..3,
         now in times(),
     ) {
-        let by = Claimant { fence: Fence::new(number).unwrap(), owner: owner(by) };
+        let by = Claimant::new(Fence::new(number).unwrap(), owner(by));
         let others = [
             by,
-            Claimant { fence: record.fence, ..by },
-            Claimant { owner: record.owner, ..by },
+            Claimant::new(record.fence, by.owner),
+            Claimant::new(by.fence, record.owner),
         ];
         for by in others.into_iter().filter(|by| *by != record.claimant()) {
             let lost = (Fenced::Lost, Change::Keep);
@@ -188,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn what_shows_as_completed_never_shows_otherwise(
+    fn a_record_seen_as_completed_stays_completed(
         act in acts(), record in records(), now in times(), later in times(),
     ) {
         use semel_core::{Snapshot, StateView};
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn what_runs_or_is_held_never_expires(record in records(), now in times()) {
+    fn a_running_or_held_record_never_expires(record in records(), now in times()) {
         if matches!(record.state, State::InFlight { .. } | State::Held) {
             prop_assert!(!rules::past_retention(&record, now));
             prop_assert!(rules::view(Some(&record), now).is_some());
@@ -288,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_not_begun_expires_within_an_hour(
+    fn a_record_whose_execution_has_not_begun_expires_within_an_hour(
         act in acts(), record in records(), now in times(),
     ) {
         if let Change::Put(after) = perform(&act, &record, now).1
@@ -327,7 +327,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_record_is_about_changes_with_a_new_claim_only(
+    fn the_description_of_a_record_changes_only_with_a_new_claim(
         act in acts(), record in records(), now in times(),
     ) {
         let (grant, change) = perform(&act, &record, now);

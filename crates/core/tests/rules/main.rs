@@ -165,7 +165,7 @@ fn claim() -> Claim {
 
 /// The owner of the records here.
 fn by() -> Claimant {
-    Claimant { fence: fence(7), owner: owner(1) }
+    Claimant::new(fence(7), owner(1))
 }
 
 fn before(duration: Duration) -> StoreTime {

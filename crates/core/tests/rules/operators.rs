@@ -18,7 +18,7 @@ fn acts() -> [Resolution; 3] {
 }
 
 #[test]
-fn it_happened_or_it_did_not_is_said_of_held_records_only() {
+fn only_a_held_record_is_resolved_as_completed_or_released() {
     let [completed, released, _] = acts();
     for (act, state) in
         [(completed, State::Completed(answer("resolved"))), (released, State::Released)]

@@ -58,13 +58,13 @@ fn a_renewal_never_shortens_the_lease() {
 #[test]
 fn another_fence_or_another_owner_writes_nothing_in_any_state() {
     let others = [
-        Claimant { fence: fence(1), ..by() },
-        Claimant { fence: fence(6), ..by() },
-        Claimant { fence: fence(8), ..by() },
-        Claimant { fence: fence(u64::MAX), ..by() },
-        Claimant { owner: owner(2), ..by() },
-        Claimant { owner: owner(0), ..by() },
-        Claimant { fence: fence(8), owner: owner(2) },
+        Claimant::new(fence(1), by().owner),
+        Claimant::new(fence(6), by().owner),
+        Claimant::new(fence(8), by().owner),
+        Claimant::new(fence(u64::MAX), by().owner),
+        Claimant::new(by().fence, owner(2)),
+        Claimant::new(by().fence, owner(0)),
+        Claimant::new(fence(8), owner(2)),
     ];
     for (name, found) in columns() {
         let found = found.as_ref();

@@ -160,6 +160,29 @@ fn the_requests_of_one_peer_leave_an_eighth_of_the_places_to_others() {
 }
 
 #[test]
+fn a_peer_has_as_many_streams_as_it_leaves_free() {
+    let connections = connections(16);
+    connections.set_proxies(TrustedProxies::Listed(vec!["192.0.2.9".parse().unwrap()]));
+    let permits = [1, 1, 2, 9].map(|peer| open(&connections, peer));
+    let opened = |permit: usize, tries: usize| -> Vec<OpenStream> {
+        (0..tries).filter_map(|_| permits[permit].connection().open_stream()).collect()
+    };
+    let first = opened(0, 300);
+    let second = opened(1, 300);
+    assert_eq!((first.len(), second.len()), (300, 200), "half of all for one peer");
+    let other = opened(2, 300);
+    assert_eq!(other.len(), 250, "half of the rest for the next");
+    assert_eq!(opened(3, 300).len(), 125, "a proxy leaves an eighth");
+    drop((first, second));
+    assert_eq!(opened(3, 1000).len(), 625);
+    drop(other);
+    for permit in &permits {
+        assert_eq!(permit.connection().busy.streams.load(Ordering::Relaxed), 0);
+    }
+    assert_eq!(connections.streams.count.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn few_places_are_not_shared() {
     let connections = connections(7);
     let permits: Vec<_> = (0..7).map(|_| open(&connections, 1)).collect();

@@ -1,7 +1,6 @@
 //! Serves one client connection.
 
 use std::{
-    convert::Infallible,
     future::{Future, pending, poll_fn},
     io,
     pin::{Pin, pin},
@@ -23,7 +22,7 @@ use tokio::{
 };
 
 use crate::body::ClientBody;
-use crate::connections::{ActiveRequest, AwaitedBody};
+use crate::connections::{ActiveRequest, AwaitedBody, OpenStream};
 use crate::listen::accept::Accepted;
 use crate::listen::empty_body;
 use crate::listen::http1_service::ClientRequests;
@@ -38,6 +37,10 @@ use semel_http1::io::WriteTimeout;
 
 /// Concurrent requests on one HTTP/2 connection of a client.
 const CLIENT_STREAMS_MAX: u32 = 200;
+
+/// Bytes of a response that one HTTP/2 stream buffers for a client that does not read its socket,
+/// whatever its window. A chunk of the upstream may exceed it.
+const STREAM_SEND_BUFFER: usize = 32 << 10;
 
 /// Interval of HTTP/2 pings to a client.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -151,8 +154,10 @@ fn respond(
     worker: &Arc<WorkerState>,
     peer: &Arc<ClientPeer>,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<StreamBody<TrackedBody>>, Infallible>> + Send + use<> {
-    let begun = match peer.connection().begin() {
+) -> impl Future<Output = Result<Response<StreamBody<TrackedBody>>, h2::Error>> + Send + use<> {
+    let stream = peer.connection().open_stream();
+    let begin = || stream.is_some().then(|| peer.connection().begin()).flatten();
+    let begun = match begin() {
         Some(begun) if empty_body::is_unconfirmed(&request) => {
             let response = respond_after_end(Arc::clone(worker), Arc::clone(peer), request);
             // Boxed because it is rare and large.
@@ -166,10 +171,14 @@ fn respond(
         None => Err(Some(Box::new(bad_request::over_share(request.version(), request.headers())))),
     };
     async move {
+        // The client may retry it, and it leaves no state here as a response would.
+        let stream = stream.ok_or(h2::Error::from(h2::Reason::REFUSED_STREAM))?;
         let (request, response) = match begun {
             Ok((request, response)) => (request, response),
             Err(Some(refusal)) => {
-                return Ok(refusal.map(|body| StreamBody::new(TrackedBody::new(body, None))));
+                return Ok(
+                    refusal.map(|body| StreamBody::new(TrackedBody::new(body, None, stream)))
+                );
             }
             // The connection was evicted and is about to be dropped.
             Err(None) => return pending().await,
@@ -178,7 +187,7 @@ fn respond(
             Ok(response) => response.await,
             Err(response) => response.await,
         };
-        Ok(response.map(|body| StreamBody::new(TrackedBody::new(body, Some(request)))))
+        Ok(response.map(|body| StreamBody::new(TrackedBody::new(body, Some(request), stream))))
     }
 }
 
@@ -207,11 +216,12 @@ async fn respond_after_end(
 pub(crate) struct TrackedBody {
     body: GatewayBody,
     _request: Option<ActiveRequest>,
+    _stream: OpenStream,
 }
 
 impl TrackedBody {
-    pub(crate) const fn new(body: GatewayBody, request: Option<ActiveRequest>) -> Self {
-        Self { body, _request: request }
+    const fn new(body: GatewayBody, request: Option<ActiveRequest>, stream: OpenStream) -> Self {
+        Self { body, _request: request, _stream: stream }
     }
 }
 
@@ -244,6 +254,7 @@ fn http2_builder(worker: &WorkerState) -> http2::Builder<StreamExecutor> {
         .adaptive_window(true)
         .keep_alive_interval(PING_INTERVAL)
         .max_concurrent_streams(CLIENT_STREAMS_MAX)
+        .max_send_buf_size(STREAM_SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
     builder
 }

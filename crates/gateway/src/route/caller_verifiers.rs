@@ -145,18 +145,3 @@ fn caller_rule(
         }
     })
 }
-
-/// Whether a rule reads the address or the certificate of the client.
-pub(crate) fn reads_peer(rule: &CallerRule) -> bool {
-    match rule {
-        CallerRule::TrustedHeader { .. } | CallerRule::Certificate(_) => true,
-        CallerRule::All(parts) => parts.iter().any(|part| reads_peer(&part.rule)),
-        CallerRule::Authorization
-        | CallerRule::Header(_)
-        | CallerRule::CredentialHeader(_)
-        | CallerRule::Cookie(_)
-        | CallerRule::Jwt(_)
-        | CallerRule::Host
-        | CallerRule::Anonymous => false,
-    }
-}

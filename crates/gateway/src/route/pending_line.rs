@@ -3,10 +3,9 @@
 
 use http::{HeaderValue, Method, Request, Response, Uri};
 use semel::core::Scope;
-use semel_tower::RequestOutcome;
+use semel_tower::{KeyLocation, RequestOutcome};
 use tokio::time::Instant;
 
-use semel_config::KeySource;
 use semel_telemetry::log::RequestLine;
 
 /// Data of a request for its log line.
@@ -22,10 +21,10 @@ pub(crate) struct PendingLine {
 }
 
 impl PendingLine {
-    pub(crate) fn new<B>(request: &Request<B>, scope: &Scope, keys: &[KeySource]) -> Self {
-        let key = |source: &KeySource| match source {
-            KeySource::Header(name) => request.headers().get(name).cloned(),
-            KeySource::Json(_) | KeySource::CloudEvent => None,
+    pub(crate) fn new<B>(request: &Request<B>, scope: &Scope, keys: &[KeyLocation]) -> Self {
+        let key = |source: &KeyLocation| match source {
+            KeyLocation::Header(name) => request.headers().get(name).cloned(),
+            KeyLocation::Json(_) | KeyLocation::CloudEvent => None,
         };
         Self {
             method: request.method().clone(),

@@ -93,7 +93,7 @@ struct Lookup<'r> {
 }
 
 impl StrictRoutes {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, fallback: &Arc<Upstream>) -> Self {
         let routes: Vec<_> = config.routes.iter().map(LooseRoute::new).collect();
         let strict = || routes.iter().filter(|route| route.requirement > RouteRequirement::Nothing);
         let is_unusual = |route: &LooseRoute| {
@@ -101,7 +101,7 @@ impl StrictRoutes {
             route.matches.host.is_some() || !has_one_reading(&path) || has_capital(&path)
         };
         let (has_strict, has_unusual) = (strict().next().is_some(), strict().any(is_unusual));
-        Self { fallback: Arc::clone(&config.gateway.upstream), routes, has_strict, has_unusual }
+        Self { fallback: Arc::clone(fallback), routes, has_strict, has_unusual }
     }
 
     /// Whether a request that matched the route `taken`, or none, may be read as one that a

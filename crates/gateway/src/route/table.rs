@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
 };
 use http_body_util::{Either, Full};
-use semel::{
-    Sender,
-    core::{Problem, RetryContext, Scope},
-};
+use semel::core::{Dialect, Problem, RetryContext, Scope};
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal,
+    Body, BoxError, ClientContext, DeadlineRule, Idempotency, IdempotencyLayer, KeyLocation,
+    KeyRule, ResponseCors, Signature, header::IDEMPOTENCY_OUTCOME, is_grpc_request,
+    preflighted_method, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -27,7 +26,7 @@ use crate::forward::response_body::ResponseBody;
 use crate::headers;
 use crate::peer::ClientPeer;
 use crate::proxies::TrustedProxies;
-use crate::route::caller_verifiers::{self, CallerVerifiers, callers, reads_peer};
+use crate::route::caller_verifiers::{self, CallerVerifiers, callers};
 use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
 use crate::route::strict_routes::{SecondReading, StrictRoutes};
@@ -35,9 +34,7 @@ use crate::route::unmatched::Unmatched;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::route::{bad_request, check};
 use crate::upstream::pool_map::PoolMap;
-use semel_config::{
-    AboutSource, CallerRule, Config, KeySource, Match, Mode, Required, normal_path,
-};
+use semel_config::{AboutSource, CallerRule, Config, Match, Mode, Required, normal_path};
 use semel_telemetry::{
     log_throttle::LogThrottle,
     metrics::{Metrics, UnguardedReason},
@@ -63,12 +60,6 @@ pub(crate) struct RouteTable {
     proxies: TrustedProxies,
 }
 
-/// Whose shares a request uses.
-struct RequestShares {
-    sender: Sender,
-    memory: PeerMemory,
-}
-
 #[derive(Debug)]
 struct RouteEntry {
     matches: Match,
@@ -79,14 +70,13 @@ struct RouteEntry {
 enum RouteHandler {
     Guarded {
         service: Idempotency<Forward>,
-        keys: Vec<KeySource>,
+        keys: Vec<KeyLocation>,
+        dialect: Dialect,
         /// The headers that the guard reads.
         read: Vec<HeaderName>,
         /// Whether the signature of every request is verified, which needs the whole body.
         signed: bool,
         scope: Scope,
-        /// Whether a caller rule reads the address or the certificate of the client.
-        reads_peer: bool,
         /// The methods that the route guards; others pass unguarded.
         methods: Vec<Method>,
         mode: Mode,
@@ -102,6 +92,14 @@ impl RouteHandler {
             Self::Unguarded(_) => &[],
         }
     }
+
+    /// Whether a request looks an operation of the route up.
+    fn is_lookup(&self, method: &Method, path: &str) -> bool {
+        match self {
+            Self::Guarded { service, .. } => service.is_lookup(method, path),
+            Self::Unguarded(_) => false,
+        }
+    }
 }
 
 impl RouteTable {
@@ -113,6 +111,7 @@ impl RouteTable {
         pools: &PoolMap,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
+        let upstream = config.gateway.upstream.as_ref().context("there is no upstream")?;
         let forward = |upstream: &Arc<semel_config::Upstream>, scope, read: &[HeaderName]| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&context.metrics));
             anyhow::Ok(Forward::new(pool, metrics, scope, trust, read.to_vec()))
@@ -130,9 +129,10 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context, caller_verifiers)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
-                    if let Some(deadline) = &guard.deadline {
-                        layer = layer.deadline(deadline.rule(route.upstream.timeout));
-                    }
+                    layer = layer.deadline(match &guard.deadline {
+                        Some(deadline) => deadline.rule(route.upstream.timeout),
+                        None => DeadlineRule::new([]).service_timeout(route.upstream.timeout),
+                    });
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
@@ -148,14 +148,13 @@ impl RouteTable {
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
                     let (signed, scope, mode) =
                         (signature.is_some(), guard.scope.clone(), guard.mode);
-                    let reads_peer = guard.callers.iter().any(reads_peer);
                     RouteHandler::Guarded {
                         service,
                         keys,
+                        dialect: guard.dialect.clone(),
                         read,
                         signed,
                         scope,
-                        reads_peer,
                         methods,
                         mode,
                     }
@@ -165,9 +164,9 @@ impl RouteTable {
         };
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
-            strict: StrictRoutes::new(config),
+            strict: StrictRoutes::new(config, upstream),
             second_readings: LogThrottle::default(),
-            fallback: forward(&config.gateway.upstream, None, &[])?,
+            fallback: forward(upstream, None, &[])?,
             unmatched: Unmatched::new(config, context),
             metrics: Arc::clone(&context.metrics),
             failures: Arc::new(LogThrottle::default()),
@@ -184,8 +183,8 @@ impl RouteTable {
         mut request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
     ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
-        let shares = self.shares(&mut request, peer);
-        let kind = self.dispatch(request, peer, shares);
+        let client = self.client(&mut request, peer);
+        let kind = self.dispatch(request, peer, client);
         async move {
             match kind {
                 ResponseKind::Refused(response) => (*response).map(Either::Right),
@@ -215,27 +214,25 @@ impl RouteTable {
         self.metrics.malformed();
     }
 
-    /// The shares of the client that sent a request: of its address, be it behind a proxy. From a
+    /// The client that sent a request, with the shares of its address, be it behind a proxy. From a
     /// peer that is not trusted, the headers of a proxy are removed.
-    fn shares(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> RequestShares {
-        let (sender, memory) = (peer.connection().sender(), &peer.memory);
+    fn client(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> ClientContext {
         if self.proxies.excludes(peer.address) {
             headers::remove_forwarded(request.headers_mut());
         }
-        match self.proxies.client(peer.address, request.headers()) {
-            Some(client) => RequestShares {
-                sender: sender.with_address(client),
-                memory: memory.of_address(client),
-            },
-            None => RequestShares { sender, memory: memory.clone() },
+        let mut context = peer.context();
+        if let Some(client) = self.proxies.client(peer.address, request.headers()) {
+            context.sender = context.sender.with_address(client);
+            context.memory = Some(peer.memory.of_address(client));
         }
+        context
     }
 
     fn dispatch(
         &self,
         request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
-        shares: RequestShares,
+        client: ClientContext,
     ) -> ResponseKind {
         let allows_trace = *request.method() == Method::TRACE && self.allows_trace(&request);
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
@@ -250,40 +247,36 @@ impl RouteTable {
         };
         let read = handler.map(RouteHandler::read).unwrap_or_default();
         if let Err(detail) = check::check_connection(request.headers(), read) {
-            return ResponseKind::Refused(Box::new(bad_request::response(
-                StatusCode::BAD_REQUEST,
-                &detail,
-            )));
+            let response = bad_request::response(StatusCode::BAD_REQUEST, &detail);
+            return ResponseKind::Refused(Box::new(response));
         }
         let forward = match handler {
             Some(RouteHandler::Guarded {
                 service,
                 keys,
+                dialect,
                 read: names,
                 signed,
                 scope,
-                reads_peer,
                 methods,
                 mode,
             }) => {
-                let is_guarded = methods.contains(request.method());
-                if !is_guarded {
+                let is_answered = service.answers(&request);
+                let is_guarded = !is_answered && methods.contains(request.method());
+                if !is_guarded && !is_answered {
                     self.metrics.unguarded(UnguardedReason::Method);
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let guards = is_guarded && *mode == Mode::Guard;
-                let read = *signed || (guards && has_key(keys, request.headers()));
-                let failure = FailureResponse::of(&request);
+                // A request that may have a key is read before it is handled.
+                let may_have_key = || keys.iter().any(|key| key.may_be_in(request.headers()));
+                let read = *signed || (guards && may_have_key());
+                let mut failure = FailureResponse::of(&request, dialect.clone());
+                failure.cors = service.response_cors(request.headers());
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
-                request.extensions_mut().insert(shares.memory);
-                if *reads_peer {
-                    peer.describe(request.extensions_mut());
-                }
-                if read {
-                    request.extensions_mut().insert(shares.sender);
-                }
+                request.extensions_mut().insert(client);
                 service.get_mut().set_peer(peer, request.body().frame_count());
                 return ResponseKind::Guarded(service.call(request), failure, line);
             }
@@ -296,12 +289,8 @@ impl RouteTable {
                 Err(response) => return ResponseKind::Refused(response),
             },
         };
-        let unguarded = UnguardedRequest {
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            failures: Arc::clone(&self.failures),
-        };
-        let failure = FailureResponse::of(&request);
+        let unguarded = UnguardedRequest::of(&request, &self.failures);
+        let failure = FailureResponse::of(&request, Dialect::IETF);
         let may_stall = may_stall(&request, forward);
         let request = self.with_pace(request, &[], false, may_stall, peer);
         let mut forward = forward.clone();
@@ -315,12 +304,34 @@ impl RouteTable {
         route.is_some_and(|route| route.matches.methods.contains(&Method::TRACE))
     }
 
+    /// The route whose guard answers a request itself: a preflight of the request that it would
+    /// take, or a look-up.
+    fn find_answering(&self, request: &Request<ClientBody>) -> Option<&RouteHandler> {
+        let preflighted = preflighted_method(request.method(), request.headers());
+        if preflighted.is_none() && *request.method() != Method::GET {
+            return None;
+        }
+        let method = preflighted.as_ref().unwrap_or(request.method());
+        let (host, path) = (host_of(request), request.uri().path());
+        let looks_up = |route: &&RouteEntry| {
+            route.matches.takes_host(host) && route.handler.is_lookup(method, path)
+        };
+        let normal = normal_path(path);
+        let taken = || self.routes.iter().find(|one| one.matches.takes(method, host, &normal));
+        let route = self.routes.iter().find(looks_up).or_else(taken)?;
+        let RouteHandler::Guarded { service, .. } = &route.handler else { return None };
+        service.answers(request).then_some(&route.handler)
+    }
+
     /// The route that matches a request, if any. Refuses a request that an upstream may read as one
     /// for a stricter route.
     fn find_route(
         &self,
         request: &Request<ClientBody>,
     ) -> Result<Option<&RouteHandler>, SecondReading> {
+        if let Some(handler) = self.find_answering(request) {
+            return Ok(Some(handler));
+        }
         let (uri, host) = (request.uri(), host_of(request));
         let taken = self.matching_route(request);
         if let Some(reading) = self.strict.second_reading(request.method(), host, uri.path(), taken)
@@ -411,21 +422,29 @@ enum ResponseKind {
 
 /// Builds the response to an unguarded request that could not be forwarded. For a guarded one the
 /// layer does that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct FailureResponse {
+    dialect: Dialect,
     grpc: bool,
     retry: RetryContext,
+    /// The rule for pages of other origins, if the route has one.
+    cors: Option<Box<ResponseCors>>,
 }
 
 impl FailureResponse {
-    fn of<B>(request: &Request<B>) -> Self {
+    fn of<B>(request: &Request<B>, dialect: Dialect) -> Self {
         let grpc = is_grpc_request(request.version(), request.headers());
-        Self { grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
+        let retry = RetryContext::unguarded(request.method().is_idempotent());
+        Self { dialect, grpc, retry, cors: None }
     }
 
     fn response(self, error: &BoxError) -> Response<GatewayBody> {
         let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
-        refusal(problem, self.grpc, self.retry).map(Either::Left)
+        let mut response = refusal_in(&self.dialect, problem, self.grpc, self.retry);
+        if let Some(cors) = self.cors {
+            cors.apply(response.headers_mut());
+        }
+        response.map(Either::Left)
     }
 }
 
@@ -437,6 +456,11 @@ struct UnguardedRequest {
 }
 
 impl UnguardedRequest {
+    fn of<B>(request: &Request<B>, failures: &Arc<LogThrottle>) -> Self {
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        Self { method, uri, failures: Arc::clone(failures) }
+    }
+
     /// Throttled, because an unreachable upstream fails every request.
     fn log(&self, error: &BoxError) {
         if let Some(unlogged) = self.failures.allow() {
@@ -452,27 +476,6 @@ fn strip_internal_headers<B>(mut response: Response<B>) -> Response<B> {
     response
 }
 
-/// Whether a request may have a key, which needs the whole body.
-fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
-    keys.iter().any(|source| match source {
-        KeySource::Header(name) => headers.contains_key(name),
-        KeySource::Json(_) => true,
-        KeySource::CloudEvent => has_cloud_event(headers),
-    })
-}
-
-/// Whether the headers of a request may be those of a CloudEvent.
-fn has_cloud_event(headers: &HeaderMap) -> bool {
-    const TYPE: &[u8] = b"application/cloudevents";
-
-    let is_event = |value: &HeaderValue| {
-        let kind = value.as_bytes().trim_ascii_start().get(..TYPE.len());
-        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
-    };
-    ["ce-id", "ce-source"].iter().any(|name| headers.contains_key(*name))
-        || headers.get_all(header::CONTENT_TYPE).iter().any(is_event)
-}
-
 fn build_layer(
     guard: &semel_config::Guard,
     signature: Option<&Signature>,
@@ -480,12 +483,7 @@ fn build_layer(
     verifiers: &CallerVerifiers,
 ) -> anyhow::Result<IdempotencyLayer> {
     let callers = callers(guard, &context.secrets.current, verifiers)?;
-    let keys = guard.key.iter().map(|source| match source {
-        KeySource::Header(name) => KeyRule::header(name.clone()),
-        KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
-        KeySource::CloudEvent => KeyRule::cloud_event(),
-    });
-    let key = keys.reduce(KeyRule::or).unwrap_or_default();
+    let key = KeyRule::any(guard.key.iter().cloned());
     let key = match guard.required {
         Required::No => key.optional(),
         Required::Warn => key.warn(),
@@ -500,6 +498,7 @@ fn build_layer(
     };
     layer = guard.fingerprint.iter().cloned().fold(layer, IdempotencyLayer::fingerprint);
     layer = layer
+        .dialect(guard.dialect.clone())
         .key(key)
         .policy(guard.policy.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
@@ -507,6 +506,12 @@ fn build_layer(
         .record_outcome(true);
     for (name, source) in &guard.capture {
         layer = layer.capture(name, source.clone());
+    }
+    if let Some(cors) = &guard.cors {
+        layer = layer.cors(cors.rule());
+    }
+    if let Some(path) = &guard.lookup {
+        layer = layer.lookup(path.clone());
     }
     if guard.keep_under_body_keys {
         layer = layer.keep_under_body_keys();

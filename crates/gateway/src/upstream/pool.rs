@@ -305,10 +305,12 @@ mod tests {
         assert!(pool.checkout_existing().is_some(), "a good connection is used");
         let (pool, closed) = idle().await;
         drop(closed);
+        // The kernel delivers the event; the runtime, whose thread this is, does not notice it.
         thread::sleep(Duration::from_millis(50));
         assert!(pool.checkout_existing().is_none(), "a closed connection");
         let (pool, mut spoke) = idle().await;
         spoke.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        // The kernel delivers the event; the runtime, whose thread this is, does not notice it.
         thread::sleep(Duration::from_millis(50));
         assert!(pool.checkout_existing().is_none(), "a connection with unsolicited bytes");
     }

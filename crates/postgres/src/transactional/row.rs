@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::SystemTime};
 
 use bytes::Bytes;
-use semel::transactional::{Entry, Recorded};
+use semel::transactional::{Entry, Recorded, sql::postgres as sql};
 use semel_core::{Answer, Fence, Fingerprint, RecordId, StoreError};
 use tokio_postgres::{
     Row,
@@ -12,13 +12,13 @@ use tokio_postgres::{
 
 use crate::{digest::Digest, error::corrupt, row::milliseconds};
 
-pub(super) static LOCK: TypedSql = TypedSql::new(include_str!("lock.sql"), &[Type::INT8]);
-pub(super) static READ: TypedSql = TypedSql::new(include_str!("read.sql"), &[Type::UUID]);
-pub(super) static RUNNING: TypedSql = TypedSql::new(include_str!("running.sql"), &[Type::INT8]);
-pub(super) static DROP: TypedSql = TypedSql::new(include_str!("drop.sql"), &[Type::UUID]);
-pub(super) static SWEEP: TypedSql = TypedSql::new(include_str!("sweep.sql"), &[Type::INT8]);
+pub(super) static LOCK: TypedSql = TypedSql::new(sql::LOCK, &[Type::INT8]);
+pub(super) static READ: TypedSql = TypedSql::new(sql::READ, &[Type::UUID]);
+pub(super) static RUNNING: TypedSql = TypedSql::new(sql::RUNNING, &[Type::INT8]);
+pub(super) static DROP: TypedSql = TypedSql::new(sql::DROP, &[Type::UUID]);
+pub(super) static SWEEP: TypedSql = TypedSql::new(sql::SWEEP, &[Type::INT8]);
 pub(super) static RECORD: TypedSql = TypedSql::new(
-    include_str!("record.sql"),
+    sql::RECORD,
     &[
         Type::UUID,
         Type::TEXT,
@@ -65,13 +65,16 @@ pub(super) struct HeldLock {
     pub(super) transaction_id: i64,
     /// Its fence.
     pub(super) fence: i64,
-    /// The OID of the table in which the record was looked up.
+    /// The OID of the table in which the record was looked up, if that is checked.
     pub(super) table_oid: i64,
+    /// Whether the snapshot of the transaction is younger than the lock.
+    pub(super) current: bool,
 }
 
 impl HeldLock {
     /// No lock: no transaction and no table have the number 0.
-    pub(super) const NONE: Self = Self { transaction_id: 0, fence: 0, table_oid: 0 };
+    pub(super) const NONE: Self =
+        Self { transaction_id: 0, fence: 0, table_oid: 0, current: false };
 }
 
 /// Stands for scope, caller and key: as the primary key, and as an advisory lock.
@@ -165,8 +168,9 @@ pub(super) fn held(rows: &[Row]) -> Result<Option<HeldLock>, StoreError> {
     let transaction_id = row.try_get::<_, Option<i64>>("own");
     let transaction_id = transaction_id.map_err(|_| corrupt("a transaction id"))?;
     let fence = row.try_get("fence").map_err(|_| corrupt("a fence"))?;
-    let table_oid = row.try_get("home").map_err(|_| corrupt("the OID of a table"))?;
-    Ok(transaction_id.map(|transaction_id| HeldLock { transaction_id, fence, table_oid }))
+    let table_oid = row.try_get("home").unwrap_or(0);
+    let current = row.try_get("current").map_err(|_| corrupt("an isolation level"))?;
+    Ok(transaction_id.map(|transaction_id| HeldLock { transaction_id, fence, table_oid, current }))
 }
 
 pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {

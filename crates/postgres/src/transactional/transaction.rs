@@ -3,11 +3,21 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
 use deadpool_postgres::{ClientWrapper, Object};
+use tokio_postgres::{Error, Row};
 
-use super::statements::TableStatements;
+use super::{
+    row::{SqlParameter, TypedSql},
+    statements::TableStatements,
+};
 
-/// How often a connection is handed off before it goes back to its pool, for its other users.
-const HANDOFFS_MAX: u8 = 16;
+/// When the statements that begin and commit an operation are prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PrepareMode {
+    /// Once on each connection, under a name.
+    Once,
+    /// For each use, without a name: another client may use the session in between.
+    Each,
+}
 
 /// An open transaction, through which an operation writes. It dereferences to its connection:
 /// `query`, `execute`, `prepare_cached` and the others work as usual.
@@ -19,33 +29,21 @@ pub struct PgTransaction {
     /// The transaction id in PostgreSQL.
     transaction_id: i64,
     statements: Arc<TableStatements>,
-    /// How often its connection was handed off since it left the pool.
-    handoffs: u8,
+    prepare: PrepareMode,
 }
 
 impl PgTransaction {
-    pub(super) const fn new(object: Object, statements: Arc<TableStatements>) -> Self {
-        Self { object: Some(object), transaction_id: 0, statements, handoffs: 0 }
+    pub(super) const fn new(
+        object: Object,
+        statements: Arc<TableStatements>,
+        prepare: PrepareMode,
+    ) -> Self {
+        Self { object: Some(object), transaction_id: 0, statements, prepare }
     }
 
     pub(super) const fn numbered(mut self, transaction_id: i64) -> Self {
         self.transaction_id = transaction_id;
         self
-    }
-
-    /// Whether its connection may be handed off once more.
-    pub(super) const fn may_hand_off(&self) -> bool {
-        self.handoffs < HANDOFFS_MAX
-    }
-
-    pub(super) const fn count_handoff(mut self) -> Self {
-        self.handoffs = self.handoffs.saturating_add(1);
-        self
-    }
-
-    /// Whether its connection is used for the first time.
-    pub(super) fn is_new(&self) -> bool {
-        self.object.as_ref().is_some_and(|object| Object::metrics(object).recycle_count == 0)
     }
 
     pub(super) const fn transaction_id(&self) -> i64 {
@@ -54,6 +52,40 @@ impl PgTransaction {
 
     pub(super) fn statements(&self) -> &TableStatements {
         &self.statements
+    }
+
+    /// Prepares the statements that begin and commit an operation, if they are named.
+    pub(super) async fn prepare_all(&self) -> Result<(), Error> {
+        if self.prepare == PrepareMode::Once {
+            for sql in [&self.statements.lock, &self.statements.read, &self.statements.record] {
+                self.prepare_typed_cached(&sql.text, sql.types).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a statement. If it was prepared before, or is unnamed, the first poll sends it.
+    pub(super) async fn query_prepared(
+        &self,
+        sql: &TypedSql,
+        parameters: &[SqlParameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        match self.prepare {
+            PrepareMode::Once => {
+                let statement = self.prepare_typed_cached(&sql.text, sql.types).await?;
+                self.query(&statement, parameters).await
+            }
+            PrepareMode::Each => self.try_query_rows(sql, parameters).await,
+        }
+    }
+
+    /// Sends an unnamed statement.
+    pub(super) async fn try_query_rows(
+        &self,
+        sql: &TypedSql,
+        parameters: &[SqlParameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        self.query_typed(&sql.text, &sql.typed(parameters)).await
     }
 
     /// Returns the connection to its pool; no transaction may be open on it.

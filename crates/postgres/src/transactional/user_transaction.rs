@@ -21,8 +21,8 @@ use crate::error::store_error;
 ///
 /// # async fn ship(client: &mut Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let transaction = client.transaction().await?;
-/// let shipped = InTransaction::new(Scope::new("shipments")?, Caller::new("shop-3")?,
-/// Key::new("o-17")?)
+/// let (scope, caller) = (Scope::new("shipments")?, Caller::new("shop-3")?);
+/// let shipped = InTransaction::new(scope, caller, Key::new("o-17")?)
 ///     .fingerprint(&("o-17", 2))
 ///     .run(&mut PgUserTransaction::of(&transaction), async |tx: &mut PgUserTransaction<'_>| {
 ///         let sql = "UPDATE stock SET pieces = pieces - 2 WHERE id = 17 RETURNING pieces";

@@ -139,6 +139,7 @@ async fn no_statement_scans_the_table() {
              WHERE schemaname = '{schema}' AND relname = 'kit_records'"
         );
         // A session reports its statistics after a second of idle time.
+        // Real time must pass: a PostgreSQL session reports its statistics at most once a second.
         sleep(Duration::from_secs(2)).await;
         let before = db.admin.query_one(&read, &[]).await.unwrap();
         act(&db, "full").await;
@@ -146,6 +147,7 @@ async fn no_statement_scans_the_table() {
         let idx: i64 = before.get(1);
         let more = format!("{read} AND idx_scan >= {}", idx + 10);
         eventually(&db.admin, &more).await;
+        // Real time must pass: a PostgreSQL session reports its statistics at most once a second.
         sleep(Duration::from_secs(2)).await;
         let after = db.admin.query_one(&read, &[]).await.unwrap();
         let scanned = after.get::<_, i64>(0) - before.get::<_, i64>(0);
@@ -167,11 +169,13 @@ async fn no_hot_statement_uses_the_index_by_retention() {
         "SELECT idx_scan FROM pg_stat_user_indexes \
          WHERE schemaname = '{schema}' AND indexrelname = 'kit_expiry'"
     );
+    // Real time must pass: a PostgreSQL session reports its statistics at most once a second.
     sleep(Duration::from_secs(2)).await;
     let before: i64 = db.admin.query_one(&read, &[]).await.unwrap().get(0);
     for key in ["second", "third", "fourth"] {
         act(&db, key).await;
     }
+    // Real time must pass: a PostgreSQL session reports its statistics at most once a second.
     sleep(Duration::from_secs(2)).await;
     act(&db, "fifth").await;
     let after: i64 = db.admin.query_one(&read, &[]).await.unwrap().get(0);

@@ -129,6 +129,8 @@ async fn a_second_transaction_waits_within_its_limit_and_then_replays() {
     // Its future is `Send`.
     let ((), outcome) = tokio::join!(
         async {
+            // Real time must pass, more than the short limit above: the second transaction waits
+            // meanwhile.
             tokio::time::sleep(Duration::from_millis(50)).await;
             one.commit().await.unwrap();
         },

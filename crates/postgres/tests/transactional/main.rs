@@ -4,9 +4,8 @@
 #![allow(clippy::print_stdout, reason = "a measurement that is not asserted")]
 
 mod failures;
-mod handoff;
 mod harness;
 mod in_transaction;
 mod inbox;
 mod pool;
-mod simple_query;
+mod statements;

@@ -35,6 +35,7 @@ async fn a_single_front_resumes_lookups_after_a_quiet_time() {
         granted(fleet.fronts[0].claim(&claim(&format!("k-{number}"))).await.unwrap());
     }
     fleet.run(0, "k", "paid").await;
+    // Real time must pass: the epoch that the front knows is too old by then.
     tokio::time::sleep(Duration::from_millis(1200)).await;
     until("Redis answers", async || {
         let asked = fleet.asked();

@@ -10,7 +10,7 @@ use crate::harness::{TestFleet, assert_replays, claim, granted};
 
 const FORGET: Resolution = Resolution::Deleted(StateName::Completed);
 
-/// How long a gateway may take to follow an act.
+/// How long a gateway may take to follow an act. The tests wait for all of it: it is a promise.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 
 #[tokio::test]

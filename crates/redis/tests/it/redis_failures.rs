@@ -67,7 +67,7 @@ async fn a_hanging_redis_is_not_used_until_it_replies() {
 }
 
 #[tokio::test]
-async fn what_was_flushed_is_read_from_the_store_and_written_again() {
+async fn a_flushed_answer_is_read_from_the_store_and_cached_again() {
     let fleet = TestFleet::new(2).await;
     fleet.run(0, "k", "paid").await;
     assert_replays(&fleet.until_hit(1, "k").await, "paid");

@@ -9,10 +9,9 @@
 
 use std::{
     future::{Future, poll_fn},
-    panic::{AssertUnwindSafe, catch_unwind},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
@@ -21,16 +20,16 @@ use semel_core::{
     Occupied, OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Reply,
     Snapshot, StoreError, StoreErrorKind, flow,
 };
-use tokio::sync::oneshot;
 
 use super::{
     BeginRequest, EngineState,
-    pending::{DriverMessage, RemoteWait},
+    operation::DrivenOperation,
+    pending::RemoteWait,
     renewals::{Renewal, Renewals},
     unsettled::{UnsettledClaim, UnsettledClaims},
 };
 use crate::{
-    Deadline, Lease,
+    Lease,
     breaker::{LastAnswer, ProvesWrite},
     flights::{Flight, FlightResult},
     limiter::Permit,
@@ -38,12 +37,8 @@ use crate::{
     per_caller::ScopedCallerRef,
 };
 
-/// The operation. It is called at most once.
-pub(crate) type Execute =
-    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = ExecutionResult> + Send>> + Send>;
-
-/// An operation that runs; `None` if it panicked.
-type RunningOperation = Pin<Box<dyn Future<Output = Option<ExecutionResult>> + Send>>;
+/// The operation of the request; `None` where only a claim is settled.
+type ClaimedOperation = Option<Pin<Box<dyn DrivenOperation>>>;
 
 /// One request that runs or is about to claim.
 pub(crate) struct Driver {
@@ -52,7 +47,7 @@ pub(crate) struct Driver {
     /// Former identities of the record, until they were looked up.
     former: Vec<RecordId>,
     plan: Plan,
-    deadline: Option<Deadline>,
+    peer: Option<IpAddr>,
     flow: Flow,
     step: Action,
     /// When the request began, and when it last sent its claim.
@@ -60,10 +55,11 @@ pub(crate) struct Driver {
     asked: ProcessTime,
     /// The last reply of the store before that claim.
     last_answer: LastAnswer,
-    lease: Option<Lease>,
+    lease: Lease,
     flight: Option<Flight>,
     permit: Option<Permit>,
-    reply_tx: Option<oneshot::Sender<DriverMessage>>,
+    /// Whether the client has its reply.
+    replied: bool,
     /// The source of a replayed answer.
     source: ReplaySource,
 }
@@ -73,27 +69,29 @@ impl Driver {
         shared: Arc<EngineState>,
         mut operation: BeginRequest,
         plan: Plan,
+        lease: Lease,
         flight: Option<Flight>,
         permit: Permit,
-        reply_tx: oneshot::Sender<DriverMessage>,
         now: ProcessTime,
     ) -> Self {
         let former = std::mem::take(&mut operation.former);
-        let deadline = operation.deadline;
+        let peer = operation.sender.peer();
         let owner = OwnerToken::from_bytes([0; 16]);
         let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         let (flow, step) = Flow::begin(plan, now);
         let entry = UnsettledClaim { claim, flow, plan, began: now };
-        let (permit, reply_tx) = (Some(permit), Some(reply_tx));
-        Self { former, deadline, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
+        let permit = Some(permit);
+        let driver = Self::of(shared, entry, lease);
+        Self { former, peer, flight, permit, step, replied: false, ..driver }
     }
 
     /// Retries a claim that may have been granted and whose client already has its reply.
     pub(crate) async fn settle(shared: &Arc<EngineState>, entry: UnsettledClaim) {
-        Box::new(Self::of(Arc::clone(shared), entry)).drive(None).await;
+        let lease = Lease::new(entry.claim.id.clone(), shared.clock, None);
+        Box::new(Self::of(Arc::clone(shared), entry, lease)).drive(None).await;
     }
 
-    fn of(shared: Arc<EngineState>, entry: UnsettledClaim) -> Self {
+    fn of(shared: Arc<EngineState>, entry: UnsettledClaim, lease: Lease) -> Self {
         let UnsettledClaim { claim, flow, plan, began } = entry;
         Self {
             last_answer: shared.breaker.last_answer(shared.clock),
@@ -101,53 +99,54 @@ impl Driver {
             claim,
             former: Vec::new(),
             plan,
-            deadline: None,
+            peer: None,
             flow,
             step: Action::Sleep,
             began,
             asked: began,
-            lease: None,
+            lease,
             flight: None,
             permit: None,
-            reply_tx: None,
+            replied: true,
             source: ReplaySource::Store,
         }
     }
 
     /// Runs until the state machine is done.
-    pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
+    pub(crate) async fn run(mut self: Box<Self>, operation: Pin<Box<dyn DrivenOperation>>) {
+        let mut operation = Some(operation);
         let Some(owner) = self.shared.owners.next_token(self.shared.clock.awake()) else {
-            return self.send_reply(Reply::Problem(Problem::StoreUnavailable));
+            return self.send_reply(&mut operation, Reply::Problem(Problem::StoreUnavailable));
         };
         self.claim.owner = owner;
-        self.drive(Some(execute)).await;
+        self.drive(operation).await;
     }
 
-    async fn drive(mut self: Box<Self>, mut execute: Option<Execute>) {
-        // The unguarded run; its claim is retried concurrently.
-        let mut unguarded: Option<RunningOperation> = None;
+    async fn drive(mut self: Box<Self>, mut operation: ClaimedOperation) {
+        // Whether the operation runs unguarded; its claim is retried concurrently.
+        let mut unguarded = false;
         loop {
             self.step = match std::mem::replace(&mut self.step, Action::Done) {
-                Action::Execute(grant) => match execute.take() {
-                    Some(execute) => {
-                        let running = self.begin(execute);
-                        self.guard(grant, running).await
-                    }
+                Action::Execute(grant) => match &mut operation {
+                    Some(operation) => self.guard(grant, operation).await,
                     None => Action::Done,
                 },
                 Action::Pass => {
                     self.shared.events.emit(&self.claim.id, EventKind::Passed);
-                    unguarded = execute
-                        .take()
-                        .map(|execute| -> RunningOperation { Box::pin(self.begin(execute)) });
+                    if let Some(operation) = &mut operation {
+                        self.begin(operation);
+                        unguarded = true;
+                    }
                     Action::Sleep
                 }
-                Action::Guard(grant) => match unguarded.take() {
-                    Some(running) => self.guard(grant, running).await,
-                    None => Action::Sleep,
+                Action::Guard(grant) => match &mut operation {
+                    Some(operation) if std::mem::take(&mut unguarded) => {
+                        self.guard(grant, operation).await
+                    }
+                    _ => Action::Sleep,
                 },
                 Action::Reply(reply) => {
-                    self.send_reply(reply);
+                    self.send_reply(&mut operation, reply);
                     if self.flow.unsettled().is_some() {
                         let Self { shared, claim, flow, plan, began, .. } = *self;
                         return UnsettledClaims::add(
@@ -157,22 +156,22 @@ impl Driver {
                     }
                     if self.flow.is_done() { Action::Done } else { Action::Sleep }
                 }
-                Action::Sleep if self.flow.is_waiting() => return self.wait_remotely(),
+                Action::Sleep if self.flow.is_waiting() => return self.wait_remotely(operation),
                 Action::Done => return,
                 step @ (Action::Claim
                 | Action::Renew(_)
                 | Action::Record(..)
                 | Action::Look
-                | Action::Sleep) => match &mut unguarded {
-                    None => self.perform(step).await,
-                    Some(running) => tokio::select! {
+                | Action::Sleep) => match &mut operation {
+                    Some(operation) if unguarded => tokio::select! {
                         biased;
-                        result = running => {
-                            unguarded = None;
+                        result = poll_fn(|context| operation.as_mut().poll_end(context)) => {
+                            unguarded = false;
                             self.end_unguarded(result)
                         }
                         step = self.perform(step) => step,
                     },
+                    _ => self.perform(step).await,
                 },
             };
         }
@@ -240,8 +239,11 @@ impl Driver {
     /// Refuses a new key when a quota is exhausted. A key that already has a record passes: its
     /// claim adds none.
     async fn check_quota(&mut self) -> Option<Action> {
-        self.reply_tx.as_ref()?;
-        let problem = self.shared.quota.refuses(ScopedCallerRef::of(&self.claim.id), self.asked)?;
+        if self.replied {
+            return None;
+        }
+        let caller = ScopedCallerRef::of(&self.claim.id);
+        let problem = self.shared.quota.refuses(caller, self.peer, self.asked)?;
         match self.get(&self.claim.id).await {
             Ok(Some(_)) => {
                 self.asked = self.shared.clock.now();
@@ -284,7 +286,7 @@ impl Driver {
     /// A cached reply. A completed operation does not run again, even if the store cannot confirm
     /// it.
     fn cached_reply(&mut self) -> Option<Reply> {
-        if self.lease.is_some() || self.reply_tx.is_none() {
+        if self.lease.has_begun() || self.replied {
             return None;
         }
         let Claim { id, fingerprint, .. } = &self.claim;
@@ -297,7 +299,7 @@ impl Driver {
     /// The reply to a repeat while the store accepts no writes. A repeat needs none. An operation
     /// that runs unguarded is no repeat: the record may be its own.
     async fn reply_from_store(&mut self) -> Option<Reply> {
-        if self.lease.is_some() || self.reply_tx.is_none() {
+        if self.lease.has_begun() || self.replied {
             return None;
         }
         let known = self.cached_reply();
@@ -340,36 +342,37 @@ impl Driver {
 
     // === the execution ===
 
-    fn begin(
-        &mut self,
-        execute: Execute,
-    ) -> impl Future<Output = Option<ExecutionResult>> + Send + use<> {
-        let lease = Lease::new(self.claim.id.clone(), self.shared.clock, self.deadline);
-        self.lease = Some(lease.clone());
-        catch_panic(execute, lease)
+    fn begin(&self, operation: &mut Pin<Box<dyn DrivenOperation>>) {
+        self.lease.begin();
+        operation.as_mut().start(self.lease.clone());
     }
 
-    /// Waits for the execution under this grant while its lease is renewed.
+    /// Runs the operation under this grant, while its lease is renewed. It may run already.
     async fn guard(
         &mut self,
         grant: Grant,
-        running: impl Future<Output = Option<ExecutionResult>>,
+        operation: &mut Pin<Box<dyn DrivenOperation>>,
     ) -> Action {
         let _renewal = self.renew(grant);
         self.shared.events.emit(&self.claim.id, EventKind::Claimed(grant));
-        let result = running.await.unwrap_or_else(|| {
+        let (Claim { id, fingerprint, .. }, asked) = (&self.claim, self.asked);
+        self.shared.caller_changes.granted(id, *fingerprint, asked, &self.shared.events);
+        if !self.lease.has_begun() {
+            self.begin(operation);
+        }
+        let result = poll_fn(|context| operation.as_mut().poll_end(context)).await;
+        let result = result.unwrap_or_else(|| {
             self.shared.events.emit(&self.claim.id, EventKind::Panicked(grant.fence));
             ExecutionResult::Broken(Reason::Panicked)
         });
         self.flow.on_ended(result, self.shared.clock.now())
     }
 
-    fn renew(&self, grant: Grant) -> Option<Renewal> {
-        let lease = self.lease.as_ref()?;
+    fn renew(&self, grant: Grant) -> Renewal {
         let until = self.asked.after(self.plan.lease_relied_on());
-        lease.grant(grant, self.claim.owner, until);
+        self.lease.grant(grant, self.claim.owner, until);
         let flight_id = self.flight.as_ref().map(Flight::granted);
-        Some(Renewals::add(&self.shared, &self.flow, lease, self.plan, flight_id))
+        Renewals::add(&self.shared, &self.flow, &self.lease, self.plan, flight_id)
     }
 
     /// The unguarded run ended while a store call was pending. Its result never reaches the state
@@ -406,8 +409,10 @@ impl Driver {
         now: ProcessTime,
     ) {
         if fenced == Fenced::Applied {
-            let attempt = self.lease.as_ref().map_or(1, Lease::attempt);
-            self.shared.quota.count(&self.claim, &finish.action, attempt, now);
+            let attempt = self.lease.attempt();
+            self.shared.quota.count(&self.claim, self.peer, &finish.action, attempt, now);
+            let Claim { id, fingerprint, .. } = &self.claim;
+            self.shared.caller_changes.ended(id, *fingerprint, &finish.action, now);
         }
         let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.report_lost(fence),
@@ -423,9 +428,7 @@ impl Driver {
     }
 
     fn report_lost(&self, fence: Fence) {
-        if let Some(lease) = &self.lease {
-            lease.mark_lost();
-        }
+        self.lease.mark_lost();
         self.shared.events.emit(&self.claim.id, EventKind::Lost(fence));
     }
 
@@ -439,33 +442,33 @@ impl Driver {
 
     // === the client ===
 
-    fn send_reply(&mut self, reply: Reply) {
+    fn send_reply(&mut self, operation: &mut ClaimedOperation, reply: Reply) {
         self.shared.emit_reply(&self.claim.id, &reply, self.source);
         // Joined requests first, then the owner.
         if let Some(flight) = self.flight.take() {
             flight.finish(&FlightResult::Reply(reply.clone()));
         }
-        if let Some(reply_tx) = self.reply_tx.take() {
-            // A disconnected client has dropped its receiver.
-            let _ = reply_tx.send(DriverMessage::Reply(reply));
+        self.replied = true;
+        if let Some(operation) = operation {
+            operation.as_mut().reply(reply);
         }
     }
 
     /// Another process runs the operation. The client waits for it in its own task: it has nothing
     /// to protect from a disconnect.
-    fn wait_remotely(mut self: Box<Self>) {
+    fn wait_remotely(mut self: Box<Self>, mut operation: ClaimedOperation) {
         if let Some(flight) = self.flight.take() {
             flight.finish(&FlightResult::Elsewhere);
         }
         let permit = self.permit.take().and_then(Permit::wait);
         let Some(permit) = permit else {
-            return self.send_reply(Reply::Problem(Problem::TooManyInFlight));
+            return self.send_reply(&mut operation, Reply::Problem(Problem::TooManyInFlight));
         };
-        if let Some(reply_tx) = self.reply_tx.take() {
+        if let Some(mut operation) = operation {
             let Self { shared, claim, flow, .. } = *self;
             let since = shared.stopwatch();
             let remote_wait = RemoteWait { shared, id: claim.id, flow, permit, since };
-            let _ = reply_tx.send(DriverMessage::WaitRemotely(Box::new(remote_wait)));
+            operation.as_mut().wait_remotely(Box::new(remote_wait));
         }
     }
 
@@ -482,17 +485,3 @@ impl Driver {
 
 /// The minimum timeout of a store call, however short the lease is.
 const STORE_TIMEOUT_MIN: Duration = Duration::from_millis(50);
-
-/// Runs an operation and catches a panic. The panic hook has already reported it.
-async fn catch_panic(execute: Execute, lease: Lease) -> Option<ExecutionResult> {
-    let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
-    let mut execution = begun.ok()?;
-    poll_fn(move |context| {
-        // After a panic the future is never polled again.
-        match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Some),
-            Err(_) => Poll::Ready(None),
-        }
-    })
-    .await
-}

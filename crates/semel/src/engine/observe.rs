@@ -64,7 +64,7 @@ impl Semel {
             );
         };
         let now = shared.clock.now();
-        if let Some(problem) = shared.quota.refuses(caller, now) {
+        if let Some(problem) = shared.quota.refuses(caller, operation.sender.peer(), now) {
             let known_outcome = observed.known_outcome(&operation.policy).await;
             return report(known_outcome.unwrap_or(ObservedOutcome::Refuse(problem)));
         }
@@ -79,8 +79,13 @@ impl Semel {
         report(would(&claimed, &operation.policy));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
+                let (id, fingerprint) = (&operation.id, operation.fingerprint);
+                shared.caller_changes.granted(id, fingerprint, now, &shared.events);
                 if let Some((result, _mark)) = observed.wait_for_end(fence, &mut execution).await {
-                    observed.record(fence, finish(result, operation.policy.on_unknown)).await;
+                    let finish = finish(result, operation.policy.on_unknown);
+                    let now = shared.clock.now();
+                    shared.caller_changes.ended(id, fingerprint, &finish.action, now);
+                    observed.record(fence, finish).await;
                 }
             }
             Ok(Claimed::Occupied(_)) => {}

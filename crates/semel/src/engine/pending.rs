@@ -16,33 +16,69 @@ use std::{
 use semel_core::{Action, Flow, Problem, RecordId, Reply};
 use tokio::sync::oneshot;
 
-use super::{BeginRequest, EngineState, watches::PollerStopped};
-use crate::{flights::FlightResult, limiter::Permit, observer::EventKind};
+use super::{EngineState, watches::PollerStopped};
+use crate::{Deadline, Lease, flights::FlightResult, limiter::Permit, observer::EventKind};
 
 /// The future of a reply, from [`Semel::begin`](crate::Semel::begin). Dropping it does not affect
 /// the operation.
 #[must_use]
-pub struct Pending(PendingState);
+pub struct Pending<T>(PendingState<T>);
 
-enum PendingState {
+enum PendingState<T> {
     Ready(Option<Reply>),
-    Owner(oneshot::Receiver<DriverMessage>),
-    OwnerUntil(Box<DeadlineWait>),
+    Owner(OwnerWait<T>),
     Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
 }
 
-/// An owner that does not wait beyond its deadline.
-struct DeadlineWait {
-    reply_rx: oneshot::Receiver<DriverMessage>,
-    deadline: Pin<Box<dyn Future<Output = ()> + Send>>,
-    shared: Arc<EngineState>,
-    id: RecordId,
+/// A request whose own driver replies.
+struct OwnerWait<T> {
+    reply_rx: oneshot::Receiver<DriverMessage<T>>,
+    lease: Lease,
+    deadline: Option<Box<DeadlineWait>>,
 }
+
+/// The end of the time that the client waits.
+struct DeadlineWait {
+    passed: Pin<Box<dyn Future<Output = ()> + Send>>,
+    shared: Arc<EngineState>,
+}
+
+/// The reply to a request that began an operation.
+#[derive(Debug)]
+pub enum OperationReply<T> {
+    /// The reply, and the execution of this request if it had one.
+    Replied(Reply, Option<OwnExecution<T>>),
+    /// The operation handed out its value and runs on.
+    Early {
+        /// The value.
+        value: T,
+        /// The lease of the operation.
+        lease: Lease,
+        /// The reply that follows.
+        recorded: RecordedReply,
+    },
+}
+
+/// The execution that a request began.
+#[derive(Debug)]
+pub struct OwnExecution<T> {
+    /// Its lease.
+    pub lease: Lease,
+    /// Its value; `None` while it runs, after a panic, and if it returned none.
+    pub value: Option<T>,
+}
+
+/// The future of the reply that follows a value that was handed out early. The deadline of the
+/// client does not end it, because an answer is being sent already.
+#[derive(Debug)]
+#[must_use]
+pub struct RecordedReply(oneshot::Receiver<Reply>);
 
 /// A message of the driver to the request that began the operation.
 #[derive(Debug)]
-pub(crate) enum DriverMessage {
-    Reply(Reply),
+pub(crate) enum DriverMessage<T> {
+    Reply(Reply, Option<T>),
+    Early(T, oneshot::Receiver<Reply>),
     /// Another process runs it: wait for that one.
     WaitRemotely(Box<RemoteWait>),
 }
@@ -58,37 +94,22 @@ pub(crate) struct RemoteWait {
     pub(crate) since: Option<Duration>,
 }
 
-impl Pending {
+impl<T> Pending<T> {
     pub(crate) const fn ready(reply: Reply) -> Self {
         Self(PendingState::Ready(Some(reply)))
     }
 
     pub(crate) fn owner(
-        reply_rx: oneshot::Receiver<DriverMessage>,
+        reply_rx: oneshot::Receiver<DriverMessage<T>>,
         shared: &Arc<EngineState>,
-        operation: &BeginRequest,
+        lease: Lease,
     ) -> Self {
-        Self(match operation.deadline {
-            None => PendingState::Owner(reply_rx),
-            Some(deadline) => PendingState::OwnerUntil(Box::new(DeadlineWait {
-                reply_rx,
-                deadline: Box::pin(deadline.wait()),
-                shared: Arc::clone(shared),
-                id: operation.id.clone(),
-            })),
-        })
-    }
-
-    /// The same future without the deadline of the client, for an answer that is being sent
-    /// already.
-    pub fn ignore_deadline(self) -> Self {
-        match self.0 {
-            PendingState::OwnerUntil(wait) => Self(PendingState::Owner(wait.reply_rx)),
-            state
-            @ (PendingState::Ready(_) | PendingState::Owner(_) | PendingState::Waiting(_)) => {
-                Self(state)
-            }
-        }
+        let wait = |deadline: Deadline| {
+            let (passed, shared) = (Box::pin(deadline.wait()), Arc::clone(shared));
+            Box::new(DeadlineWait { passed, shared })
+        };
+        let deadline = lease.deadline().map(wait);
+        Self(PendingState::Owner(OwnerWait { reply_rx, lease, deadline }))
     }
 
     pub(crate) fn joined(
@@ -101,55 +122,76 @@ impl Pending {
         let shared = Arc::clone(shared);
         Self(PendingState::Waiting(Box::pin(join(shared, id, flow, result, permit))))
     }
-}
 
-impl Future for Pending {
-    type Output = Reply;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
-        loop {
-            let next = match &mut self.0 {
-                PendingState::Ready(reply) => {
-                    let reply = reply.take();
-                    return Poll::Ready(reply.unwrap_or(Reply::Problem(DRIVER_DROPPED)));
-                }
-                PendingState::Waiting(waiting) => {
-                    PendingState::Ready(Some(ready!(waiting.as_mut().poll(context))))
-                }
-                PendingState::Owner(reply_rx) => {
-                    Self::after(ready!(Pin::new(reply_rx).poll(context)).ok())
-                }
-                PendingState::OwnerUntil(wait) => {
-                    match Pin::new(&mut wait.reply_rx).poll(context) {
-                        Poll::Ready(message) => Self::after(message.ok()),
-                        Poll::Pending => {
-                            ready!(wait.deadline.as_mut().poll(context));
-                            let problem = Problem::DeadlineExceededInFlight;
-                            PendingState::Ready(Some(wait.shared.refuse(&wait.id, problem)))
-                        }
-                    }
-                }
-            };
-            self.0 = next;
+    /// Waits for the reply alone, without the value of the operation.
+    pub async fn reply(self) -> Reply {
+        match self.await {
+            OperationReply::Replied(reply, _) => reply,
+            OperationReply::Early { recorded, .. } => recorded.await,
         }
     }
 }
 
-impl Pending {
-    /// What follows a message of the driver; `None` if the driver was dropped.
-    fn after(message: Option<DriverMessage>) -> PendingState {
-        match message {
-            Some(DriverMessage::Reply(reply)) => PendingState::Ready(Some(reply)),
-            Some(DriverMessage::WaitRemotely(elsewhere)) => {
-                PendingState::Waiting(Box::pin(elsewhere.watch()))
-            }
-            None => PendingState::Ready(Some(Reply::Problem(DRIVER_DROPPED))),
+impl<T> Future for Pending<T> {
+    type Output = OperationReply<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<OperationReply<T>> {
+        loop {
+            let reply = match &mut self.0 {
+                PendingState::Ready(reply) => {
+                    OperationReply::Replied(reply.take().unwrap_or(DRIVER_DROPPED), None)
+                }
+                PendingState::Waiting(waiting) => {
+                    OperationReply::Replied(ready!(waiting.as_mut().poll(context)), None)
+                }
+                PendingState::Owner(owner) => match ready!(owner.poll_message(context)) {
+                    DriverMessage::Reply(reply, value) => {
+                        OperationReply::Replied(reply, owner.execution(value))
+                    }
+                    DriverMessage::Early(value, recorded) => {
+                        let (lease, recorded) = (owner.lease.clone(), RecordedReply(recorded));
+                        OperationReply::Early { value, lease, recorded }
+                    }
+                    DriverMessage::WaitRemotely(elsewhere) => {
+                        self.0 = PendingState::Waiting(Box::pin(elsewhere.watch()));
+                        continue;
+                    }
+                },
+            };
+            self.0 = PendingState::Ready(None);
+            return Poll::Ready(reply);
         }
+    }
+}
+
+impl<T> OwnerWait<T> {
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<DriverMessage<T>> {
+        if let Poll::Ready(message) = Pin::new(&mut self.reply_rx).poll(context) {
+            return Poll::Ready(message.unwrap_or(DriverMessage::Reply(DRIVER_DROPPED, None)));
+        }
+        let Some(deadline) = &mut self.deadline else { return Poll::Pending };
+        ready!(deadline.passed.as_mut().poll(context));
+        let problem = Problem::DeadlineExceededInFlight;
+        let refusal = deadline.shared.refuse(self.lease.id(), problem);
+        Poll::Ready(DriverMessage::Reply(refusal, None))
+    }
+
+    fn execution(&self, value: Option<T>) -> Option<OwnExecution<T>> {
+        let lease = self.lease.has_begun().then(|| self.lease.clone())?;
+        Some(OwnExecution { lease, value })
+    }
+}
+
+impl Future for RecordedReply {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+        Pin::new(&mut self.0).poll(context).map(|reply| reply.unwrap_or(DRIVER_DROPPED))
     }
 }
 
 /// The reply when the driver task was dropped because its runtime shut down.
-const DRIVER_DROPPED: Problem = Problem::OutcomeUnrecorded;
+const DRIVER_DROPPED: Reply = Reply::Problem(Problem::OutcomeUnrecorded);
 
 /// Waits for an execution in this process.
 async fn join(
@@ -165,7 +207,7 @@ async fn join(
         result = &mut result => match result {
             Ok(FlightResult::Reply(reply)) => flow.on_joined(reply),
             Ok(FlightResult::Elsewhere) => flow.on_elsewhere(shared.clock.now()),
-            Err(_) => flow.on_joined(Reply::Problem(DRIVER_DROPPED)),
+            Err(_) => flow.on_joined(DRIVER_DROPPED),
         },
         () = shared.clock.sleep_until(flow.next_tick()) => flow.on_tick(shared.clock.now()),
     };
@@ -177,7 +219,7 @@ async fn join(
 }
 
 impl RemoteWait {
-    async fn watch(self) -> Reply {
+    pub(crate) async fn watch(self) -> Reply {
         let Self { shared, id, mut flow, permit, since } = self;
         shared.events.emit(&id, EventKind::Waiting);
         let mut waiter = shared.watches.wait(&shared, &id);
@@ -203,11 +245,11 @@ impl RemoteWait {
     }
 }
 
-impl fmt::Debug for Pending {
+impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             PendingState::Ready(_) => "Pending(ready)",
-            PendingState::Owner(_) | PendingState::OwnerUntil(_) => "Pending(owner)",
+            PendingState::Owner(_) => "Pending(owner)",
             PendingState::Waiting(_) => "Pending(waiting)",
         })
     }

@@ -1,8 +1,6 @@
 //! From the result of an operation to what the engine records, and from the engine's reply to the
 //! outcome for the caller.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use semel_core::{Answer, ExecutionResult, OnUnknown, Policy, Problem, Reply, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -12,36 +10,7 @@ use super::{
     operation_error::OperationErrorKind,
     record::{self, JoinedOutcome, RecordedOutcome},
 };
-use crate::Lease;
-
-/// Where an operation stores that it ran, and its result: the caller gets the original value and
-/// error, not a copy that went through the record.
-pub(super) struct RunSlot<T>(Arc<Mutex<Option<OnceRun<T>>>>);
-
-/// The run of this call.
-pub(super) struct OnceRun<T> {
-    lease: Lease,
-    /// `None` while it runs, and after a panic.
-    end: Option<Result<T, OperationError>>,
-}
-
-impl<T> RunSlot<T> {
-    pub(super) fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    pub(super) fn share(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-
-    pub(super) fn put(&self, lease: Lease, end: Option<Result<T, OperationError>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(OnceRun { lease, end });
-    }
-
-    pub(super) fn take(&self) -> Option<OnceRun<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
+use crate::OwnExecution;
 
 /// The result that the engine records.
 pub(super) fn execution_result<T: Serialize>(
@@ -73,11 +42,11 @@ pub(super) fn execution_result<T: Serialize>(
 /// The outcome for the caller.
 pub(super) fn outcome<T: DeserializeOwned>(
     reply: Reply,
-    run: Option<OnceRun<T>>,
+    run: Option<OwnExecution<Result<T, OperationError>>>,
     on_unknown: OnUnknown,
 ) -> Result<Outcome<T>, OnceError> {
-    let Some(OnceRun { lease, end }) = run else { return outcome_of_other_run(reply) };
-    let report = RunReport::of(end);
+    let Some(OwnExecution { lease, value }) = run else { return outcome_of_other_run(reply) };
+    let report = RunReport::of(value);
     if lease.fence().is_none() {
         return Ok(Outcome::Unguarded(report));
     }

@@ -285,7 +285,7 @@ impl<D: Database> Store for TransactionalStore<D> {
         let mut batch = Batch::default();
         for run in self.0.open.lapsed() {
             if batch.done >= limit {
-                return Ok(Batch { more: true, ..batch });
+                return Ok(Batch::new(batch.done, true));
             }
             // A transaction in use has a live owner.
             if let Ok(mut transaction) = run.transaction.try_lock() {

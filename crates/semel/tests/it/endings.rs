@@ -88,7 +88,7 @@ async fn a_failure_that_is_not_durable_is_not_reported() {
 /// A claim whose reply was lost is held, and an operator releases it, while its client still waits
 /// for the store.
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_was_ended_before_its_owner_heard_of_it_runs_nothing() {
+async fn a_claim_that_ended_before_its_owner_was_notified_runs_nothing() {
     let mut harness = Harness::new();
     harness.policy.store_timeout = LEASE * 10;
     harness.store.set(StoreCall::Claim, StoreCondition::ReplyLost);

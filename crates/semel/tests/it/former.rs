@@ -3,17 +3,14 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use semel::{
-    Pending,
-    core::{
-        Answer, Caller, ExecutionResult, OnUnknown, Problem, Reason, RecordId, Reply, Scope,
-        Verdict,
-    },
+use semel::core::{
+    Answer, Caller, ExecutionResult, OnUnknown, Problem, Reason, RecordId, Reply, Scope, Verdict,
 };
 use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
 use crate::harness::{
-    Gate, Harness, broken, completed, ended, id, problem, run_ready_tasks, sleep_for, text,
+    Gate, Harness, PendingReply, begin, broken, completed, ended, id, problem, run_ready_tasks,
+    sleep_for, text,
 };
 
 /// The record id of a key before its route was renamed.
@@ -27,18 +24,18 @@ fn observed(key: &str) -> RecordId {
 
 impl Harness {
     /// An operation under its former identity.
-    fn once_before(&self, key: &str, end: ExecutionResult) -> Pending {
+    fn once_before(&self, key: &str, end: ExecutionResult) -> PendingReply {
         let mut operation = self.operation(key, 1);
         operation.id = before(key);
-        self.semel.begin(operation, |_| async { end })
+        begin(&self.semel, operation, |_| async { end })
     }
 
     /// An operation that looks its former identity up.
-    fn now(&self, key: &str, meaning: u8, former: Vec<RecordId>) -> Pending {
+    fn now(&self, key: &str, meaning: u8, former: Vec<RecordId>) -> PendingReply {
         let mut operation = self.operation(key, meaning);
         operation.former = former;
         let runs = self.runs.clone();
-        self.semel.begin(operation, move |_| async move {
+        begin(&self.semel, operation, move |_| async move {
             runs.fetch_add(1, Ordering::SeqCst);
             completed("now")
         })
@@ -84,7 +81,7 @@ async fn an_operation_that_runs_under_its_former_name_is_in_progress() {
     let gate = Gate::new();
     let (held, mut operation) = (gate.clone(), harness.operation("a", 1));
     operation.id = before("a");
-    let first = harness.semel.begin(operation, move |_| async move {
+    let first = begin(&harness.semel, operation, move |_| async move {
         held.wait_open().await;
         completed("before")
     });

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -10,14 +11,14 @@ use std::{
 };
 
 use semel::{
-    BeginRequest, Builder, Event, Lease, MemoryStore, Observer, Pending, Semel,
+    BeginRequest, Builder, Event, ExecutionOutput, Lease, MemoryStore, Observer, Semel,
     core::{
         Answer, Caller, ExecutionResult, Fence, Fingerprint, Key, OnUnknown, Policy, Problem,
         Reason, RecordId, Reply, Scope, StateView, Store, StoredResponse, Verdict,
     },
 };
 use semel_testkit::flaky_store::FlakyStore;
-use tokio::sync::Semaphore;
+pub(crate) use semel_testkit::gate::Gate;
 
 /// A store in memory on tokio's clock.
 pub(crate) fn memory() -> MemoryStore {
@@ -86,7 +87,7 @@ impl Harness {
         &self,
         key: &str,
         end: impl FnOnce(Lease) -> F + Send + 'static,
-    ) -> Pending
+    ) -> PendingReply
     where
         F: Future<Output = ExecutionResult> + Send + 'static,
     {
@@ -98,24 +99,24 @@ impl Harness {
         key: &str,
         meaning: u8,
         end: impl FnOnce(Lease) -> F + Send + 'static,
-    ) -> Pending
+    ) -> PendingReply
     where
         F: Future<Output = ExecutionResult> + Send + 'static,
     {
         let runs = Arc::clone(&self.runs);
-        self.semel.begin(self.operation(key, meaning), move |lease| {
+        begin(&self.semel, self.operation(key, meaning), move |lease| {
             runs.fetch_add(1, Ordering::SeqCst);
             end(lease)
         })
     }
 
     /// Begins an operation that answers at once.
-    pub(crate) fn answer(&self, key: &str, text: &'static str) -> Pending {
+    pub(crate) fn answer(&self, key: &str, text: &'static str) -> PendingReply {
         self.begin(key, move |_| async move { completed(text) })
     }
 
     /// Begins an operation that waits for the gate, and then answers.
-    pub(crate) fn blocked_on(&self, gate: &Gate, key: &str, text: &'static str) -> Pending {
+    pub(crate) fn blocked_on(&self, gate: &Gate, key: &str, text: &'static str) -> PendingReply {
         let gate = gate.clone();
         self.begin(key, move |_| async move {
             gate.wait_open().await;
@@ -136,22 +137,23 @@ impl Harness {
     }
 }
 
-/// Holds operations back until it is opened.
-#[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<Semaphore>);
+/// The reply to an operation without a value.
+pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-impl Gate {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(0)))
-    }
-
-    pub(crate) fn open(&self) {
-        self.0.add_permits(1_000_000);
-    }
-
-    pub(crate) async fn wait_open(&self) {
-        let _ = self.0.acquire().await.unwrap();
-    }
+/// Begins an operation that ends with `end` and has no value.
+pub(crate) fn begin<F>(
+    semel: &Semel,
+    operation: BeginRequest,
+    end: impl FnOnce(Lease) -> F + Send + 'static,
+) -> PendingReply
+where
+    F: Future<Output = ExecutionResult> + Send + 'static,
+{
+    let pending = semel.begin(operation, move |lease| {
+        let end = end(lease);
+        async { ExecutionOutput::from(end.await) }
+    });
+    Box::pin(pending.reply())
 }
 
 pub(crate) fn id(key: &str) -> RecordId {

@@ -12,10 +12,10 @@ use semel::{
 };
 use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, completed, problem, run_ready_tasks, sleep_for, text};
+use crate::harness::{Gate, Harness, begin, completed, problem, run_ready_tasks, sleep_for, text};
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_is_limited() {
+async fn running_executions_are_limited() {
     let harness = Harness::with(|builder| builder.in_flight_max(2));
     let gate = Gate::new();
     let first = harness.blocked_on(&gate, "a", "one");
@@ -40,11 +40,11 @@ async fn a_caller_has_only_so_much_under_way() {
     assert_eq!(harness.answer("a", "one").await, problem(Problem::TooManyInFlight));
     let mut other = harness.operation("b", 1);
     other.id.caller = Caller::new("shop-8").unwrap();
-    let theirs = harness.semel.begin(other, |_| async { completed("theirs") });
+    let theirs = begin(&harness.semel, other, |_| async { completed("theirs") });
     assert_eq!(theirs.await, Reply::Ran(text("theirs")));
     let mut elsewhere = harness.operation("b", 1);
     elsewhere.id.scope = Scope::new("signup").unwrap();
-    let theirs = harness.semel.begin(elsewhere, |_| async { completed("theirs") });
+    let theirs = begin(&harness.semel, elsewhere, |_| async { completed("theirs") });
     assert_eq!(theirs.await, Reply::Ran(text("theirs")), "the same name in another scope");
 }
 
@@ -130,7 +130,7 @@ fn a_request_that_joins_a_refused_owner_is_refused_too() {
                 std::hint::spin_loop();
             }
             let operation = harness.operation(&key.to_string(), 1);
-            let pending = semel.begin(operation, |_| async { completed("never") });
+            let pending = begin(semel, operation, |_| async { completed("never") });
             runtime.block_on(pending) == problem(Problem::TooManyInFlight)
         };
         (0..KEYS).filter(refused).count()

@@ -11,7 +11,7 @@ use semel::{
 };
 use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, broken, completed, run_ready_tasks, sleep_for, text};
+use crate::harness::{Gate, Harness, begin, broken, completed, run_ready_tasks, sleep_for, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -230,7 +230,7 @@ async fn guarded_and_observed_operations_share_one_drain_deadline() {
     let harness = Harness::new();
     let (semel, observed) = (harness.semel.clone(), harness.operation("a", 1));
     tokio::spawn(async move { semel.observe(observed, pending()).await });
-    let _guarded = harness.semel.begin(harness.operation("b", 1), |_| pending());
+    let _guarded = begin(&harness.semel, harness.operation("b", 1), |_| pending());
     run_ready_tasks().await;
     let began = tokio::time::Instant::now();
     assert_eq!(harness.semel.drain(LEASE).await, 1);

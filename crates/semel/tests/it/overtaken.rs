@@ -11,7 +11,7 @@ use semel::{
 use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 
 use crate::harness::{
-    Gate, Harness, completed, id, memory, problem, run_ready_tasks, sleep_for, text,
+    Gate, Harness, begin, completed, id, memory, problem, run_ready_tasks, sleep_for, text,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ async fn an_operators_act_is_seen_beside_a_run_that_hangs() {
     let joined = tokio::spawn({
         let mut patient = harness.operation("a", 1);
         std::sync::Arc::make_mut(&mut patient.policy).wait = LEASE * 100;
-        harness.semel.begin(patient, |_| async { completed("two") })
+        begin(&harness.semel, patient, |_| async { completed("two") })
     });
     run_ready_tasks().await;
     lapse(&harness.store).await;

@@ -11,7 +11,9 @@ use semel::{
 };
 use semel_testkit::flaky_store::StoreCondition;
 
-use crate::harness::{Gate, Harness, broken, completed, ended, id, problem, sleep_for, text};
+use crate::harness::{
+    Gate, Harness, PendingReply, begin, broken, completed, ended, id, problem, sleep_for, text,
+};
 
 /// Longer than the interval between two measurements of the usage.
 const USAGE_INTERVAL: Duration = Duration::from_secs(6);
@@ -26,7 +28,7 @@ fn harness(quotas: Quotas) -> Harness {
 async fn begin_as_other_caller(harness: &Harness, key: &str) -> Reply {
     let mut operation = harness.operation(key, 1);
     operation.id.caller = Caller::new("shop-8").unwrap();
-    harness.semel.begin(operation, |_| async { completed("theirs") }).await
+    begin(&harness.semel, operation, |_| async { completed("theirs") }).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,7 +50,7 @@ async fn a_caller_over_its_quota_is_refused_new_keys_and_nothing_else() {
 async fn in_another_scope(harness: &Harness, key: &str) -> Reply {
     let mut operation = harness.operation(key, 1);
     operation.id.scope = Scope::new("signup").unwrap();
-    harness.semel.begin(operation, |_| async { completed("theirs") }).await
+    begin(&harness.semel, operation, |_| async { completed("theirs") }).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,7 +97,7 @@ async fn a_caller_with_too_many_held_records_is_refused_new_keys_until_they_are_
 }
 
 /// An engine on a store with three records, its maximum.
-async fn full_store() -> (Harness, Gate, semel::Pending) {
+async fn full_store() -> (Harness, Gate, PendingReply) {
     let harness = harness(Quotas { records: 3, ..Quotas::default() });
     let gate = Gate::new();
     assert_eq!(harness.answer("done", "one").await, Reply::Ran(text("one")));

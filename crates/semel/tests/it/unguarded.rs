@@ -19,7 +19,7 @@ fn passing() -> Harness {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_route_says_so_it_runs_unguarded() {
+async fn an_unavailable_store_lets_a_fail_open_route_run_unguarded() {
     let harness = passing();
     harness.store.set_all(StoreCondition::Unavailable);
     let pending = harness.begin("a", |lease| async move {

@@ -2,21 +2,20 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use semel::{
-    Pending,
-    core::{
-        Answer, ExecutionResult, ListQuery, OnUnknown, Problem, Reply, Resolution, Resolved,
-        StateName, Store, Verdict,
-    },
+use semel::core::{
+    Answer, ExecutionResult, ListQuery, OnUnknown, Problem, Reply, Resolution, Resolved, StateName,
+    Store, Verdict,
 };
 use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 
-use crate::harness::{Gate, Harness, broken, ended, id, problem, run_ready_tasks, sleep_for, text};
+use crate::harness::{
+    Gate, Harness, PendingReply, broken, ended, id, problem, run_ready_tasks, sleep_for, text,
+};
 
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Waits for all replies. Returns the answers that ran, and the other replies.
-async fn replies(all: Vec<Pending>) -> (Vec<Answer>, Vec<Reply>) {
+async fn replies(all: Vec<PendingReply>) -> (Vec<Answer>, Vec<Reply>) {
     let (mut ran, mut others) = (Vec::new(), Vec::new());
     for pending in all {
         let reply = pending.await;

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
-use semel::transactional::{Entry, Recorded};
+use semel::transactional::{Entry, Recorded, sql::sqlite as sql};
 use semel_core::{Answer, Batch, Fence, Fenced, Fingerprint, RecordId, time::millis};
 
 use crate::{BootClock as _, SystemClock, error::damaged};
@@ -41,7 +41,7 @@ pub(super) fn next_fence() -> Result<Fence> {
 pub(super) fn lookup(connection: &Connection, id: &RecordId) -> Result<Option<Recorded>> {
     let now = now();
     let (scope, caller, key) = (id.scope.as_str(), id.caller.as_str(), id.key.as_str());
-    let mut statement = connection.prepare_cached(include_str!("lookup.sql"))?;
+    let mut statement = connection.prepare_cached(sql::LOOKUP)?;
     let found = statement.query_row(params![scope, caller, key, now], |row| {
         let print = Fingerprint::try_from(row.get_ref(0)?.as_blob()?);
         let fence = Fence::new(row.get::<_, i64>(1)?.cast_unsigned());
@@ -60,7 +60,7 @@ pub(super) fn lookup(connection: &Connection, id: &RecordId) -> Result<Option<Re
 /// Deletes a record that is past its retention, if there is one.
 pub(super) fn drop_expired(connection: &Connection, id: &RecordId) -> Result<()> {
     let (scope, caller, key) = (id.scope.as_str(), id.caller.as_str(), id.key.as_str());
-    let mut statement = connection.prepare_cached(include_str!("drop.sql"))?;
+    let mut statement = connection.prepare_cached(sql::DROP)?;
     statement.execute(params![scope, caller, key, now()]).map(drop)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn drop_expired(connection: &Connection, id: &RecordId) -> Result<()>
 pub(super) fn record(connection: &Connection, entry: &Entry<'_>) -> Result<Fenced> {
     let Entry { id, fingerprint, fence, answer, retention } = entry;
     let now = now();
-    let mut statement = connection.prepare_cached(include_str!("record.sql"))?;
+    let mut statement = connection.prepare_cached(sql::RECORD)?;
     let changed = statement.execute(params![
         id.scope.as_str(),
         id.caller.as_str(),
@@ -84,7 +84,7 @@ pub(super) fn record(connection: &Connection, entry: &Entry<'_>) -> Result<Fence
 
 /// Deletes records past their retention, at most `limit`.
 pub(super) fn sweep(connection: &Connection, limit: u32) -> Result<Batch> {
-    let mut statement = connection.prepare_cached(include_str!("sweep.sql"))?;
+    let mut statement = connection.prepare_cached(sql::SWEEP)?;
     let done = u32::try_from(statement.execute(params![now(), limit])?).unwrap_or(u32::MAX);
-    Ok(Batch { done, more: done >= limit })
+    Ok(Batch::new(done, done >= limit))
 }

@@ -28,11 +28,10 @@ use crate::error::store_error;
 ///
 /// for _ in 0..3 {
 ///     let transaction = connection.transaction()?;
-///     let left = InTransaction::new(Scope::new("shipments")?, Caller::new("shop-3")?,
-/// Key::new("o-17")?)
+///     let (scope, caller) = (Scope::new("shipments")?, Caller::new("shop-3")?);
+///     let left = InTransaction::new(scope, caller, Key::new("o-17")?)
 ///         .fingerprint(&("o-17", 2))
-///         .run_now(&mut SqliteUserTransaction::of(&transaction), |tx: &mut
-/// SqliteUserTransaction<'_>| {
+///         .run_now(&mut SqliteUserTransaction::of(&transaction), |tx| {
 ///             let sql = "UPDATE stock SET pieces = pieces - 2 RETURNING pieces";
 ///             Ok(tx.query_row(sql, [], |row| row.get::<_, i64>(0))?)
 ///         })?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel::{
     core::{Answer, Batch, Fence, Fingerprint, RecordId, time::millis},
-    transactional::{BeginResult, Entry, RecordLookup, Recorded},
+    transactional::{BeginResult, Entry, RecordLookup, Recorded, sql::postgres as sql},
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Result, Row as _, postgres::PgRow};
@@ -75,7 +75,7 @@ pub(super) async fn take(
     id: &RecordId,
 ) -> Result<BeginResult<OperationLock>> {
     let (digest, lock) = name(id);
-    let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
+    let locked = sqlx::query(sql::LOCK).bind(lock);
     let locked = locked.fetch_one(&mut *connection).await?;
     let (own, home): (Option<i64>, i64) = (locked.try_get("own")?, locked.try_get("home")?);
     let (number, current): (i64, bool) = (locked.try_get("fence")?, locked.try_get("current")?);
@@ -87,7 +87,7 @@ pub(super) async fn take(
         (_, None) => Ok(BeginResult::Running),
         (expired, Some(own)) => {
             if expired.is_some() {
-                let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
+                let drop = sqlx::query(sql::DROP).bind(digest);
                 drop.execute(&mut *connection).await?;
             }
             Ok(BeginResult::Free {
@@ -99,7 +99,7 @@ pub(super) async fn take(
 }
 
 async fn read(connection: &mut PgConnection, digest: Uuid) -> Result<Option<PgRow>> {
-    sqlx::query(include_str!("read.sql")).bind(digest).fetch_optional(connection).await
+    sqlx::query(sql::READ).bind(digest).fetch_optional(connection).await
 }
 
 pub(super) async fn lookup(connection: &mut PgConnection, id: &RecordId) -> Result<RecordLookup> {
@@ -110,7 +110,7 @@ pub(super) async fn lookup(connection: &mut PgConnection, id: &RecordId) -> Resu
             return Ok(RecordLookup::Recorded(found));
         }
         if !last {
-            let running = sqlx::query(include_str!("running.sql")).bind(lock);
+            let running = sqlx::query(sql::RUNNING).bind(lock);
             if running.fetch_one(&mut *connection).await?.try_get("running")? {
                 return Ok(RecordLookup::Running);
             }
@@ -127,7 +127,7 @@ pub(super) async fn record(
     held: OperationLock,
 ) -> Result<()> {
     let Entry { id, fingerprint, fence, answer, retention } = entry;
-    sqlx::query(include_str!("record.sql"))
+    sqlx::query(sql::RECORD)
         .bind(name(id).0)
         .bind(id.scope.as_str())
         .bind(id.caller.as_str())
@@ -145,10 +145,10 @@ pub(super) async fn record(
 
 /// Deletes records past their retention, at most `limit`.
 pub(super) async fn sweep(connection: &mut PgConnection, limit: u32) -> Result<Batch> {
-    let sweep = sqlx::query(include_str!("sweep.sql")).bind(i64::from(limit));
+    let sweep = sqlx::query(sql::SWEEP).bind(i64::from(limit));
     let done = sweep.execute(connection).await?.rows_affected();
     let done = u32::try_from(done).unwrap_or(u32::MAX);
-    Ok(Batch { done, more: done >= limit })
+    Ok(Batch::new(done, done >= limit))
 }
 
 /// The record in a row, unless it is past its retention.

@@ -26,8 +26,8 @@ use crate::error::store_error;
 ///
 /// # async fn ship(pool: &PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut transaction = pool.begin().await?;
-/// let shipped = InTransaction::new(Scope::new("shipments")?, Caller::new("shop-3")?,
-/// Key::new("o-17")?)
+/// let (scope, caller) = (Scope::new("shipments")?, Caller::new("shop-3")?);
+/// let shipped = InTransaction::new(scope, caller, Key::new("o-17")?)
 ///     .fingerprint(&("o-17", 2))
 ///     .run(&mut PgUserTransaction::of(&mut transaction), async |tx: &mut PgUserTransaction<'_>| {
 ///         let sql = "UPDATE stock SET pieces = pieces - 2 WHERE id = 17 RETURNING pieces";

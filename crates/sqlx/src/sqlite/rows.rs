@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use semel::{
     core::{Answer, Batch, Fence, Fenced, Fingerprint, RecordId, time::millis},
-    transactional::{Entry, Recorded},
+    transactional::{Entry, Recorded, sql::sqlite as sql},
 };
 use sqlx::{Result, Row as _, SqliteConnection};
 
@@ -50,7 +50,7 @@ pub(super) async fn lookup(
     id: &RecordId,
 ) -> Result<Option<Recorded>> {
     let now = now();
-    let lookup = sqlx::query(include_str!("lookup.sql"))
+    let lookup = sqlx::query(sql::LOOKUP)
         .bind(id.scope.as_str())
         .bind(id.caller.as_str())
         .bind(id.key.as_str())
@@ -70,7 +70,7 @@ pub(super) async fn lookup(
 
 /// Deletes a record that is past its retention, if there is one.
 pub(super) async fn drop_expired(connection: &mut SqliteConnection, id: &RecordId) -> Result<()> {
-    let delete = sqlx::query(include_str!("drop.sql"))
+    let delete = sqlx::query(sql::DROP)
         .bind(id.scope.as_str())
         .bind(id.caller.as_str())
         .bind(id.key.as_str())
@@ -82,7 +82,7 @@ pub(super) async fn drop_expired(connection: &mut SqliteConnection, id: &RecordI
 pub(super) async fn record(connection: &mut SqliteConnection, entry: &Entry<'_>) -> Result<Fenced> {
     let Entry { id, fingerprint, fence, answer, retention } = entry;
     let now = now();
-    let insert = sqlx::query(include_str!("record.sql"))
+    let insert = sqlx::query(sql::RECORD)
         .bind(id.scope.as_str())
         .bind(id.caller.as_str())
         .bind(id.key.as_str())
@@ -97,8 +97,8 @@ pub(super) async fn record(connection: &mut SqliteConnection, entry: &Entry<'_>)
 
 /// Deletes records past their retention, at most `limit`.
 pub(super) async fn sweep(connection: &mut SqliteConnection, limit: u32) -> Result<Batch> {
-    let sweep = sqlx::query(include_str!("sweep.sql")).bind(now()).bind(limit);
+    let sweep = sqlx::query(sql::SWEEP).bind(now()).bind(limit);
     let done = sweep.execute(connection).await?.rows_affected();
     let done = u32::try_from(done).unwrap_or(u32::MAX);
-    Ok(Batch { done, more: done >= limit })
+    Ok(Batch::new(done, done >= limit))
 }

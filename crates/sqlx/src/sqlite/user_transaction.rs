@@ -18,7 +18,7 @@ use crate::error::{is_locked, store_error};
 ///
 /// ```
 /// use semel::{core::{Caller, Key, Scope}, transactional::InTransaction};
-/// use semel_sqlx::sqlite::{self, SqliteUserTransaction};
+/// use semel_sqlx::sqlite::{self, SqliteUserTransaction as Transaction};
 /// use sqlx::SqlitePool;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -32,11 +32,10 @@ use crate::error::{is_locked, store_error};
 ///
 /// for _ in 0..3 {
 ///     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-///     let left = InTransaction::new(Scope::new("shipments")?, Caller::new("shop-3")?,
-/// Key::new("o-17")?)
+///     let (scope, caller) = (Scope::new("shipments")?, Caller::new("shop-3")?);
+///     let left = InTransaction::new(scope, caller, Key::new("o-17")?)
 ///         .fingerprint(&("o-17", 2))
-///         .run(&mut SqliteUserTransaction::of(&mut transaction), async |tx: &mut
-/// SqliteUserTransaction<'_>| {
+///         .run(&mut Transaction::of(&mut transaction), async |tx: &mut Transaction<'_>| {
 ///             let sql = "UPDATE stock SET pieces = pieces - 2 RETURNING pieces";
 ///             Ok(sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut **tx).await?)
 ///         })

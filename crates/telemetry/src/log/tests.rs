@@ -88,7 +88,7 @@ fn client_text_cannot_forge_a_log_line() {
 }
 
 #[test]
-fn outcomes_that_someone_should_look_at_are_warnings() {
+fn outcomes_that_need_attention_are_logged_as_warnings() {
     let outcomes =
         ["executed", "in-progress", "outcome-unknown", "upstream-timeout", "passed", "replayed"];
     let lines = logged(LineStyle::Plain, Level::Warn, || {

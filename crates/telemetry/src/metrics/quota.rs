@@ -26,6 +26,7 @@ pub(super) fn all(limits: &Quotas, usage: &QuotaUsage) -> Vec<QuotaSample> {
         quota("store_bytes", usage.store.bytes, limits.store_bytes),
         disk,
         quota("caller_records", Some(usage.caller_records), limits.records_per_caller),
+        quota("caller_bytes", Some(usage.caller_bytes), limits.bytes_per_caller),
         quota("caller_held", Some(usage.caller_held), limits.held_per_caller),
     ];
     quotas.into_iter().flatten().collect()

@@ -97,6 +97,8 @@ impl Collector for Scrape {
         gauge(encoder, "store_age_seconds", help, age.max(0))?;
         let connections = metrics.connections.load(Ordering::Relaxed);
         gauge(encoder, "connections", "Open client connections", connections)?;
+        let streams = metrics.streams.load(Ordering::Relaxed);
+        gauge(encoder, "streams", "Open HTTP/2 streams of clients", streams)?;
         let help = "Open client connections that are tunnels, such as WebSockets";
         gauge(encoder, "tunnels", help, metrics.tunnels.load(Ordering::Relaxed))
     }
@@ -129,7 +131,8 @@ impl Scrape {
     /// The engine counts evicted bodies.
     fn evicted(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Connections and bodies closed because the client was idle or too slow, by \
-                    reason; body, connection and tunnel were replaced by others";
+                    reason; body, connection and tunnel were replaced by others, share and \
+                    streams were refused";
         let mut family = encoder.encode_descriptor("evicted", help, None, MetricType::Counter)?;
         put(&mut family, [("reason", "body")], self.evicted_bodies)?;
         for (why, counter) in EvictionReason::ALL.iter().zip(&self.metrics.evicted) {
@@ -139,7 +142,8 @@ impl Scrape {
     }
 
     fn records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Record events; lost counts late writes that the fence refused";
+        let help = "Record events; lost counts late writes that the fence refused, caller-changed \
+                    claims of a request that another caller claimed minutes before";
         let mut family = encoder.encode_descriptor("records", help, None, MetricType::Counter)?;
         self.each_scope(|scope| {
             for (word, counter) in RECORDS.iter().zip(&scope.records) {

@@ -1,7 +1,7 @@
 //! What is counted, from a real engine to the text that is scraped.
 
 use semel::{
-    BeginRequest, MemoryStore, Observer,
+    BeginRequest, ExecutionOutput, MemoryStore, Observer,
     core::{
         Caller, ExecutionResult, Fingerprint, Key, Policy, Reason, RecordId, StoredResponse,
         Verdict,
@@ -32,7 +32,7 @@ async fn run(semel: &Semel, name: &str, meaning: u8, ended: ExecutionResult) {
     let id = RecordId::new(scope(name), Caller::anonymous(), Key::new("k").unwrap());
     let fingerprint = Fingerprint::from_bytes(&[meaning; 33]).unwrap();
     let operation = BeginRequest::new(id, fingerprint, Arc::new(Policy::default()));
-    semel.begin(operation, move |_| async { ended }).await;
+    semel.begin(operation, move |_| async { ExecutionOutput::from(ended) }).await;
 }
 
 fn completed() -> ExecutionResult {

@@ -165,7 +165,7 @@ impl<'a> Player<'a> {
         let granted = store.claimant(&id, pair.store).owner;
         let owner = by.owner.map_or(granted, |owner| OwnerToken::from_bytes([owner; 16]));
         let (on_store, on_model) =
-            (Claimant { fence: pair.store, owner }, Claimant { fence: pair.model, owner });
+            (Claimant::new(pair.store, owner), Claimant::new(pair.model, owner));
         (id, on_store, on_model)
     }
 

@@ -21,7 +21,7 @@ const SETTINGS: [(&str, &str); 5] = [
     ("log_line_prefix", "%m [%p] "),
 ];
 
-/// One instance of PostgreSQL 15. Everybody on this machine is let in, as any role, without a
+/// One instance of PostgreSQL 15. Every user of this machine may log in, as any role, without a
 /// password.
 #[derive(Debug)]
 pub struct Postgres {

@@ -141,7 +141,7 @@ impl FaultyStore {
         match found {
             Some(record) if self.has(unfenced) => record.claimant(),
             Some(record) if self.has(Fault::OwnerUnchecked) => {
-                Claimant { owner: record.owner, ..by }
+                Claimant::new(by.fence, record.owner)
             }
             _ => by,
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use semel_testkit::servers::{self, Postgres};
 
 #[test]
-fn the_shared_instance_gives_everyone_a_place_of_their_own() {
+fn the_shared_server_gives_each_test_its_own_schema() {
     let postgres = servers::postgres();
     assert!(postgres.sql("postgres", "SHOW server_version").starts_with("15."));
     assert_eq!(postgres.sql("postgres", "SHOW fsync"), "on");
@@ -20,7 +20,7 @@ fn the_shared_instance_gives_everyone_a_place_of_their_own() {
 }
 
 #[test]
-fn what_was_committed_survives_a_kill_of_the_whole_server() {
+fn a_committed_row_survives_a_kill_of_the_whole_server() {
     let mut postgres = Postgres::start(&[]);
     postgres.sql("postgres", "CREATE TABLE t (n int); INSERT INTO t VALUES (7)");
     postgres.kill();

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_part_ends_counts_even_if_it_looks_like_the_joining() {
+    fn parts_with_equal_concatenation_give_distinct_callers() {
         let callers = header("a").and_optional(header("b")).and_optional(header("c"));
         let names = [
             who(&callers, &[("a", "1"), ("b", "2"), ("c", "3")]),

@@ -1,12 +1,6 @@
-//! The address of a client, and the networks that it may be in.
+//! The networks that a client may be in.
 
 use std::{fmt, net::IpAddr, str::FromStr};
-
-/// The address of the client at the other end of the connection, as an extension of a request.
-///
-/// The server inserts it. It is the peer of the socket and never the content of a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerAddress(pub IpAddr);
 
 /// An IP network: `10.0.0.0/8`, `2001:db8::/32`, or one address.
 ///
@@ -121,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn an_invalid_network_is_refused() {
         for text in
             ["", "10.0.0.0/33", "::/129", "10.0.0.1/8", "10.0.0.0/", "10.0.0.0/-1", "a/8", "10/8"]
         {

@@ -5,7 +5,7 @@ use semel::core::{Caller, caller::CALLER_BYTES_MAX};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CallerRefusal, Identification, Network, PeerAddress, authorization,
+    CallerRefusal, ClientContext, Identification, Network, authorization,
     credential::{self, CredentialKind, CredentialLocation},
     secret,
 };
@@ -49,8 +49,8 @@ pub(super) fn require_network(
     networks: &[Network],
     parts: &Parts,
 ) -> Result<(), CallerRefusal> {
-    let peer = parts.extensions.get::<PeerAddress>();
-    if peer.is_some_and(|peer| networks.iter().any(|network| network.contains(peer.0))) {
+    let peer = ClientContext::of(&parts.extensions).and_then(|client| client.address);
+    if peer.is_some_and(|peer| networks.iter().any(|network| network.contains(peer))) {
         return Ok(());
     }
     let detail =

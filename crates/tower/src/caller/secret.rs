@@ -48,6 +48,17 @@ impl Secret {
         Hmac::new_from_slice(bytes).map(Self).map_err(|_| error)
     }
 
+    /// A key for another purpose, derived from the secret. Different purposes have different keys,
+    /// none of which is the key of a caller name.
+    #[must_use]
+    pub fn derive_key(&self, purpose: &str) -> [u8; 32] {
+        let mut hash = self.0.clone();
+        // No part of a caller name begins with a zero byte.
+        hash.update(b"\0semel derived key\0");
+        hash.update(purpose.as_bytes());
+        hash.finalize().into_bytes().into()
+    }
+
     /// 128 bits of the keyed hash of these parts, as 32 hexadecimal digits. The boundaries between
     /// parts count, as long as none but the last contains a zero byte.
     pub(super) fn name(&self, prefix: &str, parts: &[&[u8]]) -> String {
@@ -115,7 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn where_a_part_ends_counts() {
+    fn a_derived_key_belongs_to_its_secret_and_its_purpose() {
+        let key = |text: &str, purpose: &str| secret(text).derive_key(purpose);
+        let one = key("0123456789abcdef", "a");
+        assert_eq!(one, key("0123456789abcdef", "a"));
+        assert_ne!(one, key("0123456789abcdef", "b"));
+        assert_ne!(one, key("0123456789abcdeF", "a"));
+    }
+
+    #[test]
+    fn parts_with_equal_concatenation_give_distinct_names() {
         let secret = secret("0123456789abcdef");
         assert_ne!(secret.name("", &[b"ab", b"c"]), secret.name("", &[b"a", b"bc"]));
     }

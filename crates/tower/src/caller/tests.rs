@@ -232,7 +232,7 @@ fn a_plain_header_is_never_a_secret() {
 }
 
 #[test]
-fn nothing_secret_is_printed() {
+fn debug_output_contains_no_secret() {
     let callers = Callers::authorization(&secret()).or(Callers::cookie("sid", &secret()));
     let printed = format!("{callers:?}");
     assert!(printed.contains("Cookie(sid)") && !printed.contains("0123"), "{printed}");
@@ -245,7 +245,8 @@ fn a_header_is_believed_from_its_networks_and_never_treated_as_absent() {
     let from = |address: Option<&str>, lines: &[(&'static str, &'static str)]| {
         let mut parts = request(lines);
         if let Some(address) = address {
-            parts.extensions.insert(PeerAddress(address.parse().unwrap()));
+            let address = Some(address.parse().unwrap());
+            parts.extensions.insert(ClientContext { address, ..ClientContext::default() });
         }
         callers.identify(&parts)
     };

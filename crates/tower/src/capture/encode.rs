@@ -7,27 +7,14 @@ use semel::core::{
     canonical::{self, Pointer},
 };
 
-use super::{CaptureContext, ResponseFacts};
+use super::CaptureContext;
 use crate::{
     buffered_body::BufferedBody,
+    config::RecordContent,
     header::{IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED},
     replay_headers,
+    response_facts::ResponseFacts,
 };
-
-/// How much of an answer is stored. The client whose request ran gets all of it in any case.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RecordContent {
-    /// Status, kept headers and body, which a repeat gets byte for byte.
-    #[default]
-    Full,
-    /// The status alone. Repeats get 410 `response-not-retained`.
-    Status,
-    /// The values that these JSON Pointers lead to are replaced by `"[redacted]"` before the
-    /// answer is stored. Replays that lack one are marked `Idempotent-Replayed: redacted`. Of a
-    /// body that is not JSON only the status is stored.
-    Redacted(Vec<Pointer>),
-}
 
 /// The maximum size of the kept headers and trailers of an answer; an answer with more is not
 /// retained.
@@ -45,7 +32,7 @@ const REDACTED: &[u8] = b"redacted";
 pub(super) fn encode(
     parts: &Parts,
     buffered: &BufferedBody,
-    route: CaptureContext<'_>,
+    route: &CaptureContext,
     facts: ResponseFacts,
     verdict: Verdict,
 ) -> Answer {
@@ -59,9 +46,9 @@ pub(super) fn encode(
     let whole_head = facts.grpc_status.is_some() || facts.needs_body();
     let includes = |name: &HeaderName| match whole_head {
         true => replay_headers::may_be_kept(name),
-        false => route.replay_headers.includes(name, facts.grpc),
+        false => route.config.replay_headers.includes(name, facts.grpc),
     };
-    let redacted = match route.content {
+    let redacted = match &route.config.content {
         RecordContent::Full => Some(None),
         RecordContent::Status => None,
         RecordContent::Redacted(pointers) => redact(buffered.data(), pointers),
@@ -119,7 +106,7 @@ fn fields_and_body(
 
 /// The placeholder of an answer that is not retained. Only a completed one is recorded; otherwise
 /// joined requests get it.
-pub(super) fn not_retained(status: u16, verdict: Verdict, route: CaptureContext<'_>) -> Answer {
+pub(super) fn not_retained(status: u16, verdict: Verdict, route: &CaptureContext) -> Answer {
     match (verdict, route.policy.on_unknown) {
         (Verdict::Completed, _) => Answer::not_retained(status),
         (Verdict::Retry | Verdict::Forget, _) | (Verdict::Unknown, OnUnknown::Rerun) => {

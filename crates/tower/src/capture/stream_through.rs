@@ -13,10 +13,10 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::lost_after;
 use crate::{
     BoxError,
     buffered_body::{BodyChunk, BufferedBody, ChunkReceiver, QueuedChunk},
+    handler_signals::lost_after,
 };
 
 /// How many chunks may be queued for a slow client.
@@ -24,10 +24,6 @@ const QUEUED_CHUNKS_MAX: usize = 4;
 
 /// How many bytes may be queued for it, if that is more than one chunk.
 const QUEUED_BYTES_MAX: u32 = 32 << 10;
-
-/// How long an answer is read after its client has disconnected or stopped reading, unless
-/// [`IdempotencyLayer::read_on`](crate::IdempotencyLayer::read_on) is set.
-pub const READ_ON_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The sending side of a streamed answer.
 #[derive(Debug)]
@@ -110,7 +106,7 @@ impl StreamSender {
 /// of them would let a client take the answer for complete before it is recorded. An empty frame
 /// does not replace the last data. The error is the reason why the end could not be read.
 pub(crate) async fn stream_through<B>(
-    mut body: Pin<&mut B>,
+    mut body: Pin<Box<B>>,
     begun: Bytes,
     client: &mut StreamSender,
 ) -> Result<BufferedBody, Reason>

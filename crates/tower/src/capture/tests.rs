@@ -2,21 +2,28 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    error, fmt,
+    future::pending,
+    sync::{Arc, Mutex},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use http_body_util::Full;
-use semel::core::{Content, Field, OnUnknown, Problem, canonical::Pointer};
+use semel::{
+    BeginRequest, Caller, Event, Key, MemoryStore, Observer, Scope, Semel,
+    core::{
+        Content, Field, Fingerprint, OnUnknown, Problem, Reason, RecordId, Verdict,
+        canonical::Pointer,
+    },
+};
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    MemoryBudget, PeerMemory, READ_ON_DEFAULT,
+    CallBroken, Callers, MemoryBudget, NeverReached, PeerMemory, RecordContent, Streaming,
     buffered_body::BodyChunk,
+    handler_signals::failed,
     header::IDEMPOTENCY_OUTCOME,
     testing::{Frames, broken, frames},
 };
@@ -27,37 +34,65 @@ struct Setting {
     policy: Policy,
     content: RecordContent,
     grpc: bool,
-    contradictions: Mutex<Vec<(Verdict, u16)>>,
     memory: Option<PeerMemory>,
-    out_of_memory: AtomicUsize,
+    reports: Reports,
+}
+
+/// What was reported about answers.
+#[derive(Clone, Debug, Default)]
+struct Reports(Arc<Mutex<Vec<Report>>>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Report {
+    Contradicted(Verdict, u16),
+    NotRetained,
+}
+
+impl Observer for Reports {
+    fn on_event(&self, event: &Event<'_>) {
+        if let EventKind::OutcomeContradicted { outcome, status } = event.kind {
+            self.0.lock().unwrap().push(Report::Contradicted(outcome, status));
+        } else if matches!(event.kind, EventKind::NotRetained) {
+            self.0.lock().unwrap().push(Report::NotRetained);
+        }
+    }
+}
+
+impl Reports {
+    fn take(&self) -> Vec<Report> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
 }
 
 impl Setting {
     async fn captures<B>(&self, response: Response<B>) -> (ExecutionResult, Option<HandlerResponse>)
     where
-        B: Body<Data = Bytes> + Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let slot = Arc::new(ResponseSlot::default());
-        let route = CaptureContext {
-            replay_headers: &ReplayHeaders::default(),
-            policy: &self.policy,
-            content: &self.content,
-            read_on: READ_ON_DEFAULT,
-            grpc: self.grpc,
-            on_out_of_memory: &|| {
-                self.out_of_memory.fetch_add(1, Ordering::Relaxed);
-            },
-            on_contradiction: &|said, status| {
-                self.contradictions.lock().unwrap().push((said, status));
-            },
-        };
+        let semel = Semel::builder(MemoryStore::new()).observer(self.reports.clone()).build();
+        let scope = Scope::new("tests").unwrap();
+        let mut config = LayerConfig::new(semel.clone(), scope.clone(), Callers::anonymous());
+        config.content = self.content.clone();
+        let policy = Arc::new(self.policy.clone());
+        let id = RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap());
+        let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
+        let (lease_tx, lease) = oneshot::channel();
+        let operation = BeginRequest::new(id, fingerprint, Arc::clone(&policy));
+        let _running = semel.begin(operation, |lease| {
+            lease_tx.send(lease).unwrap();
+            pending::<ExecutionOutput<()>>()
+        });
+        let (config, lease) = (Arc::new(config), lease.await.unwrap());
+        let route = CaptureContext { config, policy, lease, grpc: self.grpc };
         let memory = self
             .memory
             .as_ref()
             .map(|memory| memory.reserve_answer(self.policy.response_bytes_max).unwrap());
-        let ended = capture(response, route, memory, &Arc::downgrade(&slot)).await;
-        (ended, slot.take())
+        match capture(response, route, memory).await {
+            ExecutionOutput::Ended(result, response) => (result, response),
+            ExecutionOutput::Early(response, rest) => (rest.await, Some(response)),
+        }
     }
 }
 
@@ -66,7 +101,7 @@ async fn captured<B>(
     policy: &Policy,
 ) -> (ExecutionResult, Option<HandlerResponse>)
 where
-    B: Body<Data = Bytes> + Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     Setting { policy: policy.clone(), grpc: true, ..Setting::default() }.captures(response).await
@@ -176,12 +211,12 @@ async fn a_success_that_says_that_nothing_happened_is_unknown_and_reported() {
             let (ended, _) = setting.captures(said(status, &[line], None)).await;
             assert_eq!(verdict(&ended), Verdict::Unknown);
             assert_eq!(*reason(&ended), Reason::Declared(outcome));
-            assert_eq!(setting.contradictions.lock().unwrap().pop(), Some((outcome, status)));
+            assert_eq!(setting.reports.take(), [Report::Contradicted(outcome, status)]);
         }
         setting.captures(said(400, &[line], None)).await;
     }
     setting.captures(said(200, &["unknown"], None)).await;
-    assert!(setting.contradictions.lock().unwrap().is_empty());
+    assert_eq!(setting.reports.take(), []);
 }
 
 #[tokio::test]
@@ -291,11 +326,7 @@ async fn trailers_are_recorded() {
 
 /// The chunks of a streamed answer, as text; the last one in brackets.
 async fn chunks(response: Option<HandlerResponse>) -> String {
-    let Some(HandlerResponse::Streaming(_, mut rx) | HandlerResponse::Truncated(_, mut rx)) =
-        response
-    else {
-        panic!("not streamed")
-    };
+    let Some(HandlerResponse::Chunks(_, mut rx)) = response else { panic!("not streamed") };
     let mut text = String::new();
     while let Some((chunk, _)) = rx.ahead.recv().await {
         match chunk {
@@ -503,8 +534,8 @@ async fn an_answer_counts_until_it_is_sent_and_without_memory_it_is_passed_on() 
     let (second, passed) = setting.captures(large).await;
     assert_eq!(verdict(&second), Verdict::Completed);
     assert_eq!(content(second), Content::NotRetained { status: 200 });
-    assert!(matches!(passed, Some(HandlerResponse::Streaming(..))));
-    assert_eq!(setting.out_of_memory.load(Ordering::Relaxed), 1);
+    assert!(matches!(passed, Some(HandlerResponse::Chunks(..))));
+    assert_eq!(setting.reports.take(), [Report::NotRetained]);
     drop((response, passed));
     assert_eq!(budget.used(), 0);
 }

@@ -55,6 +55,19 @@ pub(super) fn in_body(body: &[u8]) -> Result<Key, RequestRefusal> {
     key(text("/source")?.as_bytes(), text("/id")?.as_bytes())
 }
 
+/// Whether the headers may be those of an event.
+pub(super) fn may_be_in(headers: &HeaderMap) -> bool {
+    const TYPE: &[u8] = b"application/cloudevents";
+
+    let is_event = |value: &HeaderValue| {
+        let kind = value.as_bytes().trim_ascii_start().get(..TYPE.len());
+        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
+    };
+    headers.contains_key(ID)
+        || headers.contains_key(SOURCE)
+        || headers.get_all(header::CONTENT_TYPE).iter().any(is_event)
+}
+
 fn key(source: &[u8], id: &[u8]) -> Result<Key, RequestRefusal> {
     if source.is_empty() || id.is_empty() {
         return Err(malformed("the source and the id of a CloudEvent must not be empty"));
@@ -151,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_source_ends_counts() {
+    fn the_source_and_the_id_of_an_event_are_delimited() {
         let of = |body: &str| in_body(body.as_bytes()).unwrap();
         let one = of(r#"{"source":"/a","id":"1"}"#);
         assert_ne!(one, of(r#"{"source":"/b","id":"1"}"#));

@@ -5,6 +5,7 @@ use semel::core::{
     canonical::{self, Pointer, Value},
 };
 
+use super::malformed;
 use crate::refusal::RequestRefusal;
 
 /// The key from these members of a body, `None` if it has none of them.
@@ -15,6 +16,7 @@ pub(super) fn key(
     kind: &BodyKind,
     body: &[u8],
     pointers: &[Pointer],
+    bytes_max: Option<usize>,
 ) -> Result<Option<Key>, RequestRefusal> {
     let found = match canonical::find_all(body, pointers) {
         Ok(found) => found,
@@ -35,6 +37,14 @@ pub(super) fn key(
             Some(Value::Null | Value::Other) => return Err(no_scalar(pointer)),
             Some(value) => value.text(),
         });
+    }
+    if let ([Some(text)], Some(max)) = (&members[..], bytes_max)
+        && text.len() > max
+    {
+        let (length, named) = (text.len(), named(pointers));
+        return Err(malformed(format!(
+            "{named} has {length} bytes; shorten it to {max} bytes or fewer"
+        )));
     }
     let key = Key::from_members(members);
     key.map(Some).map_err(|_| malformed(format!("{} must not be empty", named(pointers))))
@@ -69,10 +79,6 @@ fn looks_like_json(body: &[u8]) -> bool {
     matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
-fn malformed(detail: String) -> RequestRefusal {
-    RequestRefusal::detailed(Problem::KeyMalformed, detail)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,7 +93,7 @@ mod tests {
         body: &str,
     ) -> Result<Option<String>, RequestRefusal> {
         let pointers: Vec<_> = pointers.iter().map(|text| Pointer::parse(text).unwrap()).collect();
-        Ok(key(kind, body.as_bytes(), &pointers)?.map(|key| key.as_str().to_owned()))
+        Ok(key(kind, body.as_bytes(), &pointers, None)?.map(|key| key.as_str().to_owned()))
     }
 
     #[test]

@@ -10,8 +10,10 @@ type Answered = Response<Body<Full<Bytes>>>;
 
 const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
 
+static IETF: Dialect = Dialect::IETF;
+
 fn responder() -> Responder<'static> {
-    Responder { docs: None, grpc: false, inbox: false, retry: HOLD }
+    Responder { docs: None, dialect: &IETF, grpc: false, inbox: false, retry: HOLD }
 }
 
 async fn text(response: Answered) -> String {
@@ -25,7 +27,7 @@ async fn a_problem_is_a_document_with_its_status() {
         assert_eq!(response.status().as_u16(), problem.status());
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         assert!(!response.headers().contains_key("link"));
-        assert_eq!(text(response).await, problem.document(None));
+        assert_eq!(text(response).await, Dialect::IETF.document(*problem, None));
     }
 }
 
@@ -51,6 +53,27 @@ fn every_problem_says_whether_to_retry_in_the_headers_that_sdks_obey() {
     }
 }
 
+#[tokio::test]
+async fn a_dialect_changes_the_form_of_a_problem_and_not_the_advice() {
+    for dialect in &Dialect::ALL {
+        for problem in Problem::ALL {
+            let responder = Responder { dialect, ..responder() };
+            let response: Answered = responder.refuse(&(*problem).into());
+            assert_eq!(response.status().as_u16(), dialect.status(*problem));
+            let headers = response.headers().clone();
+            assert_eq!(headers["content-type"], dialect.media_type());
+            assert_eq!(headers["idempotency-problem"], problem.slug());
+            let advice = if problem.should_retry(HOLD) { "true" } else { "false" };
+            assert_eq!(headers["x-should-retry"], advice);
+            assert_eq!(headers["stripe-should-retry"], advice);
+            let transient = (dialect.name() == "adyen").then_some(advice.as_bytes());
+            let sent = headers.get("transient-error").map(HeaderValue::as_bytes);
+            assert_eq!(sent, transient, "{dialect:?}");
+            assert_eq!(text(response).await, dialect.document(*problem, None));
+        }
+    }
+}
+
 #[test]
 fn a_time_in_seconds_is_rounded_up() {
     let mut headers = HeaderMap::new();
@@ -65,7 +88,10 @@ fn a_time_in_seconds_is_rounded_up() {
 async fn a_detail_takes_the_place_of_the_general_one() {
     let refusal = RequestRefusal::detailed(Problem::KeyMalformed, "no comma");
     let response: Answered = responder().refuse(&refusal);
-    assert_eq!(text(response).await, Problem::KeyMalformed.document(Some("no comma")));
+    assert_eq!(
+        text(response).await,
+        Dialect::IETF.document(Problem::KeyMalformed, Some("no comma"))
+    );
 }
 
 #[test]
@@ -75,7 +101,7 @@ fn a_problem_links_to_its_documentation() {
     let mut config = LayerConfig::new(semel, scope, Callers::anonymous());
     config.set_docs("https://example.org/retries#keys");
     for grpc in [false, true] {
-        let responder = Responder { docs: config.docs.as_ref(), grpc, inbox: false, retry: HOLD };
+        let responder = Responder { docs: config.docs.as_ref(), grpc, ..responder() };
         let response: Answered = responder.refuse(&Problem::KeyMissing.into());
         let link = "<https://example.org/retries#keys>; rel=\"describedby\"";
         assert_eq!(response.headers()["link"], link);
@@ -84,7 +110,7 @@ fn a_problem_links_to_its_documentation() {
 
 #[tokio::test]
 async fn to_a_grpc_client_a_problem_is_trailers_only() {
-    let responder = Responder { docs: None, grpc: true, inbox: false, retry: HOLD };
+    let responder = Responder { grpc: true, ..responder() };
     let response: Answered = responder.refuse(&Problem::KeyReused.into());
     assert_eq!(response.status(), 200);
     let headers = response.headers();
@@ -136,7 +162,7 @@ fn a_joined_request_is_not_answered_as_completed_when_nothing_is_recorded() {
         assert_eq!(joined.status().as_u16(), problem.status());
         assert_eq!(joined.headers()["idempotency-problem"], problem.slug());
         assert_eq!(joined.headers()["content-type"], "application/problem+json");
-        let grpc = Responder { docs: None, grpc: true, inbox: false, retry: HOLD };
+        let grpc = Responder { grpc: true, ..responder() };
         let joined: Answered =
             grpc.answer(&problem_answer(problem), Origin::Execution, None).unwrap();
         assert_eq!(joined.headers()["grpc-status"], grpc::code(problem).to_string());

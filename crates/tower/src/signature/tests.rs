@@ -293,7 +293,7 @@ fn a_scheme_must_be_consistent() {
 }
 
 #[test]
-fn a_secret_that_is_none_is_refused_and_never_printed() {
+fn an_invalid_secret_is_refused_and_never_printed() {
     let error = |secrets: &[&str]| Signature::standard_webhooks(secrets).map(drop).unwrap_err();
     assert_eq!(error(&[]), SignatureError::NoSecret);
     assert_eq!(error(&["whsec_hunter2!"]), SignatureError::NotBase64);

@@ -87,9 +87,9 @@ async fn storm(folder: &Path, on_unknown: OnUnknown) -> Notes {
         });
         let replays = asked.collect::<JoinSet<_>>().join_all().await;
         for (key, body) in some {
-            let same = replays
-                .iter()
-                .any(|replay| (replay.status, replay.replayed, &replay.body) == (201, true, *body));
+            let same = replays.iter().any(|replay| {
+                replay.status == 201 && replay.is_replayed() && replay.text() == *body
+            });
             assert!(same, "{key}: {body} is not among {replays:?}");
         }
     }

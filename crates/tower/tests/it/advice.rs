@@ -16,7 +16,7 @@ use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::{Callers, IdempotencyLayer, NeverReached, RecordContent, Streaming, refusal};
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, charge, send, wait_until};
 
 /// The response of an inner Semel for this problem.
 fn answer_of_inner_semel(problem: Problem) -> Response<semel_tower::Body<Body>> {
@@ -34,7 +34,7 @@ async fn after_a_timeout_a_client_retries_only_where_the_route_runs_it_again() {
     {
         let harness = Harness::new().policy(policy(on_unknown));
         let mut service = harness.service(|_| Err(std::fmt::Error));
-        let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+        let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
         for name in ["x-should-retry", "stripe-should-retry"] {
             assert_eq!(answer.header(name), Some(retry), "{on_unknown:?} {name}");
         }
@@ -49,17 +49,17 @@ async fn a_final_problem_is_final_when_it_is_replayed_too() {
     let harness = Harness::new().policy(policy(OnUnknown::Fail));
     let mut service = harness.service(|_| Err(std::fmt::Error));
     service.call(charge("k", ORDER)).await.unwrap();
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(500, "operation-failed");
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     assert!(answer.is_replayed());
 }
 
 #[tokio::test]
-async fn what_never_ran_is_retried() {
+async fn a_request_that_never_ran_is_advised_to_retry() {
     let harness = Harness::new();
     let mut service = harness.service(|_| Err(NeverReached));
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(502, "upstream-unreachable");
     assert_eq!(answer.header("stripe-should-retry"), Some("true"));
     assert_eq!(answer.header("retry-after"), Some("1"));
@@ -243,7 +243,7 @@ async fn a_request_that_joins_an_unguarded_run_gets_advice_too() {
 async fn a_timeout_without_a_store_is_marked_too() {
     let harness = passing();
     let mut service = harness.service(|_| Err(std::fmt::Error));
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(504, "upstream-timeout");
     assert_eq!(answer.header("idempotency-guarded"), Some("false"));
     assert_eq!(answer.header("x-should-retry"), Some("false"));

@@ -6,12 +6,12 @@ use http::StatusCode;
 use semel_sqlite::SqliteStore;
 use semel_testkit::flaky_store::FlakyStore;
 
-use crate::harness::{Answer, Harness, ORDER, charge, send};
+use crate::harness::{Harness, ORDER, TestResponse, charge, send};
 
 const REQUESTS: usize = 50;
 
 /// Fifty concurrent requests; the handler is slow, so that all of them overlap.
-async fn send_concurrently(harness: &Harness, status: StatusCode) -> Vec<Answer> {
+async fn send_concurrently(harness: &Harness, status: StatusCode) -> Vec<TestResponse> {
     let app = harness.app(move |run| async move {
         tokio::time::sleep(Duration::from_millis(100)).await;
         (status, format!("run {run}"))

@@ -7,7 +7,7 @@ use http_body::Frame;
 use semel_tower::KeyRule;
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, stream};
+use crate::harness::{Gate, Harness, TestResponse, stream};
 
 const MESSAGE: &[u8] = b"\0\0\0\0\x02hi";
 
@@ -41,12 +41,12 @@ fn refused(status: &'static str) -> Response<Body> {
         .unwrap()
 }
 
-async fn call<S>(service: &mut S) -> Answer
+async fn call<S>(service: &mut S) -> TestResponse
 where
     S: Service<Request<Body>, Response = Response<semel_tower::Body<Body>>>,
     S::Error: std::fmt::Debug,
 {
-    Answer::read(service.call(unary("k")).await.unwrap()).await
+    TestResponse::read(service.call(unary("k")).await.unwrap()).await
 }
 
 type Never = std::convert::Infallible;
@@ -206,7 +206,7 @@ async fn over_http_1_an_answer_that_says_grpc_is_an_ordinary_one() {
     for replayed in [false, true] {
         let mut request = unary("k");
         *request.version_mut() = Version::HTTP_11;
-        let answer = Answer::read(service.call(request).await.unwrap()).await;
+        let answer = TestResponse::read(service.call(request).await.unwrap()).await;
         assert_eq!((answer.text(), answer.is_replayed()), ("echo", replayed));
     }
     assert_eq!(harness.runs(), 1);

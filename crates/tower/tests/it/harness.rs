@@ -13,15 +13,15 @@ use std::{
 
 use axum::{Router, body::Body, response::IntoResponse, routing::post};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
-use http_body_util::BodyExt;
+use http::{HeaderName, Request, Response, StatusCode};
 use semel::{
     MemoryStore, Semel,
     core::{Policy, Scope},
 };
 use semel_testkit::flaky_store::FlakyStore;
+pub(crate) use semel_testkit::{gate::Gate, http::TestResponse};
 use semel_tower::{Callers, IdempotencyLayer};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -144,66 +144,9 @@ where
     }
 }
 
-/// An answer, read to its end.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-    pub(crate) trailers: Option<HeaderMap>,
-}
-
-impl Answer {
-    pub(crate) async fn read<B>(response: Response<B>) -> Self
-    where
-        B: http_body::Body<Data = Bytes>,
-        B::Error: std::fmt::Debug,
-    {
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await.expect("the body is whole");
-        let trailers = body.trailers().cloned();
-        let (status, headers) = (parts.status, parts.headers);
-        Self { status, headers, body: body.to_bytes(), trailers }
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).map(|value| value.to_str().unwrap())
-    }
-
-    pub(crate) fn is_replayed(&self) -> bool {
-        self.header("idempotent-replayed") == Some("true")
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        str::from_utf8(&self.body).unwrap()
-    }
-
-    /// The slug of a problem, after checking the rest of it.
-    pub(crate) fn problem(&self) -> String {
-        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
-        let document: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
-        assert_eq!(document["status"], self.status.as_u16());
-        assert!(document["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
-        assert!(document["title"].is_string());
-        assert_eq!(document["error"]["message"], document["detail"]);
-        let retry = self.header("x-should-retry");
-        assert!(matches!(retry, Some("true" | "false")), "{self:?}");
-        assert_eq!(self.header("stripe-should-retry"), retry);
-        let kind = document["type"].as_str().unwrap();
-        let slug = kind.strip_prefix("urn:semel:problem:").unwrap().to_owned();
-        assert_eq!(document["error"]["code"], slug.replace('-', "_"));
-        slug
-    }
-
-    #[track_caller]
-    pub(crate) fn assert_problem(&self, status: u16, slug: &str) {
-        assert_eq!((self.status.as_u16(), self.problem().as_str()), (status, slug));
-    }
-}
-
 /// Sends a request and reads the answer to its end.
-pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
-    Answer::read(begin(app, request).await).await
+pub(crate) async fn send(app: &Router, request: Request<Body>) -> TestResponse {
+    TestResponse::read(begin(app, request).await).await
 }
 
 /// Sends a request.
@@ -232,24 +175,6 @@ pub(crate) async fn wait_until(condition: impl Fn() -> bool) {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     panic!("timed out waiting for a condition");
-}
-
-/// Closed until it is opened.
-#[derive(Clone)]
-pub(crate) struct Gate(Arc<Semaphore>);
-
-impl Gate {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(0)))
-    }
-
-    pub(crate) fn open(&self) {
-        self.0.add_permits(1000);
-    }
-
-    pub(crate) async fn wait_open(&self) {
-        self.0.acquire().await.unwrap().forget();
-    }
 }
 
 /// A body that a test writes frame by frame.

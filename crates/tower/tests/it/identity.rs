@@ -5,7 +5,7 @@ use http::{HeaderName, Request, StatusCode};
 use semel::core::{FingerprintHeader, FingerprintRule, Scope, canonical::Pointer};
 use semel_tower::{Callers, CaptureSource, IdempotencyLayer, KeyRule, Secret, Subject};
 
-use crate::harness::{Answer, Harness, ORDER, charge, send};
+use crate::harness::{Harness, ORDER, TestResponse, charge, send};
 
 const ACCOUNT: HeaderName = HeaderName::from_static("stripe-account");
 
@@ -31,7 +31,7 @@ fn secret() -> Secret {
 }
 
 /// The number of the run, and whether it is a replay.
-fn run(answer: &Answer) -> (&str, bool) {
+fn run(answer: &TestResponse) -> (&str, bool) {
     (answer.text(), answer.is_replayed())
 }
 

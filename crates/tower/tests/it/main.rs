@@ -8,15 +8,19 @@
 )]
 
 mod advice;
+#[cfg(all(feature = "jwks-url", feature = "mtls"))]
+mod builders;
 mod callers;
 mod crowds;
 mod grpc;
 mod hangups;
 mod harness;
 mod identity;
+mod lookups;
 mod memory;
 mod observed;
 mod observing;
+mod origins;
 mod passing;
 mod refusals;
 mod replays;

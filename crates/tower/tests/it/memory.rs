@@ -7,9 +7,9 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use semel::{Event, EventKind, MemoryStore, Observer, Semel, Sender};
-use semel_tower::{MemoryBudget, PeerMemory};
+use semel_tower::{ClientContext, MemoryBudget, PeerMemory};
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, stream, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, begin, charge, send, stream, wait_until};
 
 /// The share of one peer in the half for answers.
 const SHARE: usize = 100_000;
@@ -23,7 +23,9 @@ fn of_peer(budget: &MemoryBudget, number: u8) -> PeerMemory {
 }
 
 fn from(peer: &PeerMemory, mut request: Request<Body>) -> Request<Body> {
-    request.extensions_mut().insert(peer.clone());
+    let mut client = ClientContext::default();
+    client.memory = Some(peer.clone());
+    request.extensions_mut().insert(client);
     request
 }
 
@@ -69,7 +71,7 @@ async fn replays_count_and_are_refused_rather_than_lost() {
     assert_eq!(budget.used(), SHARE / 2);
     send(&app, from(&peer, charge("k", ORDER))).await.assert_problem(503, "too-many-in-flight");
     for replay in untaken {
-        let replay = Answer::read(replay).await;
+        let replay = TestResponse::read(replay).await;
         assert!(replay.is_replayed());
         assert_eq!(replay.body, first.body);
     }
@@ -193,7 +195,8 @@ async fn a_body_that_stalls_makes_room_for_others_from_its_address() {
     let request = |connection: u64, key: &str, body: Body| {
         let request = Request::post("/charges").header("idempotency-key", key).body(body);
         let mut request = from(&of_peer(&budget, 1), request.unwrap());
-        request.extensions_mut().insert(Sender::new([10, 0, 0, 1].into(), connection));
+        let client = request.extensions_mut().get_mut::<ClientContext>().unwrap();
+        client.sender = Sender::new([10, 0, 0, 1].into(), connection);
         request
     };
     let mut stalled = Vec::new();

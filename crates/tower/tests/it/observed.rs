@@ -10,7 +10,7 @@ use semel::{
 use semel_tower::KeyRule;
 use tower_service::Service;
 
-use crate::harness::{Answer, Harness, ORDER, charge, send};
+use crate::harness::{Harness, ORDER, TestResponse, charge, send};
 
 /// Every event: its scope, whether it has a record, and its kind.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ async fn an_error_of_the_service_is_reported_with_its_record() {
     let events = Events::default();
     let harness = events.harness();
     let mut service = harness.service(|_| Err(std::fmt::Error));
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(504, "upstream-timeout");
     assert_eq!(events.count("payments true Failed(Error)"), 1);
     assert_eq!(events.count("payments true Held"), 1);
@@ -86,7 +86,7 @@ async fn a_replayed_failure_is_reported_as_the_problem_that_its_client_gets() {
     let mut service = harness.service(|_| Err(std::fmt::Error));
     service.call(charge("k", ORDER)).await.unwrap();
     let before = events.count("payments true Refused(OperationFailed)");
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(500, "operation-failed");
     assert_eq!(events.count("payments true Refused(OperationFailed)"), before + 1);
     assert_eq!(events.count("payments true Replayed"), 0);

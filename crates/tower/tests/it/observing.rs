@@ -14,14 +14,16 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use semel::{
     Event, EventKind, Observer, Semel,
-    core::{Problem, StateName, Store, canonical::Pointer},
+    core::{Dialect, Problem, StateName, Store, canonical::Pointer},
 };
 use semel_testkit::flaky_store::StoreCondition;
 use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, data, send, stream, wait_until};
+use crate::harness::{
+    Gate, Harness, ORDER, TestResponse, begin, charge, data, send, stream, wait_until,
+};
 
 /// What the layer would have done, in order.
 #[derive(Clone, Debug, Default)]
@@ -98,8 +100,8 @@ async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
         let harness = events.harness();
         let app = harness.app_with(layer(&harness), move |_| async move {
             let problem = Problem::InProgress;
-            let other = Problem::KeyReused.document(None);
-            let document = if other_type { other } else { problem.document(None) };
+            let other = Dialect::IETF.document(Problem::KeyReused, None);
+            let document = if other_type { other } else { Dialect::IETF.document(problem, None) };
             let headers = [
                 ("content-type", "application/problem+json"),
                 ("idempotency-problem", problem.slug()),
@@ -113,6 +115,29 @@ async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
             settled(&harness).await;
         }
     }
+}
+
+#[cfg(feature = "jwks-url")]
+#[tokio::test]
+async fn a_request_that_comes_before_the_keys_is_judged_with_them() {
+    use semel_testkit::issuer::{
+        AUDIENCE, Algorithm, ISSUER, JwksAnswer, JwksServer, SigningKey, claims, key_set,
+    };
+    use semel_tower::{Callers, Jwks, JwtVerifier};
+
+    let events = RecordedEvents::default();
+    let harness = events.harness();
+    let key = SigningKey::generate("k", Algorithm::ES256);
+    let server = JwksServer::start(JwksAnswer::Text(key_set(&[&key]))).await;
+    let keys = Jwks::url(&server.url()).unwrap();
+    let callers = Callers::jwt(&JwtVerifier::new(&keys, ISSUER, [AUDIENCE]));
+    let app =
+        harness.app_with(layer(&harness).callers(callers), |run| async move { run.to_string() });
+    let mut request = charge("k", ORDER);
+    let token = format!("Bearer {}", key.sign(&claims("zoe")));
+    request.headers_mut().insert("authorization", token.parse().unwrap());
+    assert_eq!(send(&app, request).await.text(), "1");
+    events.wait_for(&["Run"]).await;
 }
 
 #[tokio::test]
@@ -485,7 +510,7 @@ async fn grpc_is_judged_by_its_trailers() {
             *call.version_mut() = http::Version::HTTP_2;
             call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
             let answer =
-                Answer::read(layer(&harness).layer(service).call(call).await.unwrap()).await;
+                TestResponse::read(layer(&harness).layer(service).call(call).await.unwrap()).await;
             assert_eq!(answer.trailers.unwrap()["grpc-status"], status);
             events.wait_for(all).await;
             settled(&harness).await;
@@ -518,7 +543,7 @@ async fn observed_records_do_not_count_when_the_layer_starts_to_guard() {
     let guarding = harness.second_process();
     let app = guarding.app(|run| async move { run.to_string() });
     // Its first answer was not kept, so it runs, as it would have without the observation.
-    assert_eq!(Answer::read(begin(&app, charge("k", ORDER)).await).await.text(), "2");
+    assert_eq!(TestResponse::read(begin(&app, charge("k", ORDER)).await).await.text(), "2");
     assert!(send(&app, charge("k", ORDER)).await.is_replayed());
     let records = harness.store.list(&semel::core::ListQuery::default()).await.unwrap().items;
     let mut scopes: Vec<&str> = records.iter().map(|record| record.id.scope.as_str()).collect();

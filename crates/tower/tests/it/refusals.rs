@@ -6,7 +6,7 @@ use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::{Callers, IdempotencyKey, KeyRule, NeverReached};
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, send, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, begin, charge, send, wait_until};
 
 async fn ok(_run: u32) -> &'static str {
     "ok"
@@ -134,7 +134,7 @@ async fn a_repeat_of_a_running_operation_gets_in_progress_after_its_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_nothing_runs_unless_the_route_says_so() {
+async fn an_unavailable_store_blocks_requests_unless_the_route_fails_open() {
     let harness = Harness::new();
     harness.store.set(StoreCall::Claim, StoreCondition::Unavailable);
     let answer = send(&harness.app(ok), charge("k", ORDER)).await;
@@ -174,7 +174,7 @@ async fn a_request_that_never_reached_the_service_may_be_sent_again() {
     let harness = Harness::new();
     let mut service = harness.service(|_| Err(NeverReached));
     for _ in 0..2 {
-        let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+        let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
         answer.assert_problem(502, "upstream-unreachable");
     }
     assert_eq!(harness.runs(), 2);
@@ -184,9 +184,9 @@ async fn a_request_that_never_reached_the_service_may_be_sent_again() {
 async fn a_request_that_failed_after_it_was_sent_is_held() {
     let harness = Harness::new();
     let mut service = harness.service(|_| Err(std::fmt::Error));
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(504, "upstream-timeout");
-    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.assert_problem(423, "outcome-unknown");
     assert_eq!(harness.runs(), 1);
 }
@@ -198,7 +198,7 @@ async fn a_route_that_says_fail_replays_its_failure() {
     let mut service = harness.service(|_| Err(std::fmt::Error));
     // The first client gets what every repeat will get, once it is durable.
     for replayed in [false, true] {
-        let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+        let answer = TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await;
         answer.assert_problem(500, "operation-failed");
         assert_eq!(answer.is_replayed(), replayed);
     }
@@ -206,7 +206,7 @@ async fn a_route_that_says_fail_replays_its_failure() {
 }
 
 #[tokio::test]
-async fn what_panics_is_unknown() {
+async fn a_panicking_handler_has_an_unknown_outcome() {
     let harness = Harness::new();
     let app = harness.app(|run| async move { assert_eq!(run, 0, "on purpose") });
     send(&app, charge("k", ORDER)).await.assert_problem(504, "upstream-timeout");
@@ -222,6 +222,6 @@ async fn an_unrecorded_operation_is_not_acknowledged() {
     send(&app, charge("k", ORDER)).await.assert_problem(504, "outcome-unknown");
     harness.store.set(StoreCall::Finish, StoreCondition::Available);
     wait_until(|| harness.semel.in_flight() == 0).await;
-    let answer = Answer::read(begin(&app, charge("k", ORDER)).await).await;
+    let answer = TestResponse::read(begin(&app, charge("k", ORDER)).await).await;
     assert_eq!((answer.text(), answer.is_replayed(), harness.runs()), ("charged", true, 1));
 }

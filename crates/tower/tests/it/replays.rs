@@ -8,10 +8,10 @@ use semel::core::{
 };
 use semel_tower::{RecordContent, header::IDEMPOTENCY_OUTCOME};
 
-use crate::harness::{Answer, Harness, ORDER, charge, send};
+use crate::harness::{Harness, ORDER, TestResponse, charge, send};
 
 /// The lines of an answer that a replay must have too.
-fn lines(answer: &Answer) -> Vec<(String, String)> {
+fn lines(answer: &TestResponse) -> Vec<(String, String)> {
     let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
     answer.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect()
 }

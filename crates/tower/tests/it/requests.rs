@@ -64,7 +64,7 @@ async fn the_handler_learns_key_fence_and_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_no_fence_where_the_store_was_passed_by() {
+async fn an_unguarded_execution_has_no_fence() {
     let on_store_down = semel::core::OnStoreDown::Pass;
     let harness = Harness::new().policy(Policy { on_store_down, ..Policy::default() });
     harness.store.set_all(semel_testkit::flaky_store::StoreCondition::Unavailable);

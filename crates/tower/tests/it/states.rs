@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, wait_until};
+use crate::harness::{Gate, Harness, ORDER, TestResponse, charge, send, wait_until};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -44,13 +44,13 @@ fn app_blocked_on(harness: &Harness, gate: &Gate) -> Router {
 }
 
 /// A request on its way.
-fn on_its_way(app: &Router) -> JoinHandle<Answer> {
+fn on_its_way(app: &Router) -> JoinHandle<TestResponse> {
     let app = app.clone();
     tokio::spawn(async move { send(&app, charge("k", ORDER)).await })
 }
 
 #[track_caller]
-fn is_replay_of_run(answer: &Answer, run: &str) {
+fn is_replay_of_run(answer: &TestResponse, run: &str) {
     assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, run));
     assert_eq!(answer.header("location"), Some(format!("/charges/{run}").as_str()));
     assert!(answer.is_replayed());
@@ -71,7 +71,7 @@ async fn resolve(harness: &Harness, resolution: Resolution) {
 }
 
 /// A run whose lease expires.
-async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<Answer>) {
+async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<TestResponse>) {
     let (harness, gate) = (harness(on_unknown), Gate::new());
     harness.store.set(StoreCall::Renew, StoreCondition::Unavailable);
     let first = on_its_way(&app_blocked_on(&harness, &gate));
@@ -81,7 +81,7 @@ async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<Answer>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
+async fn an_expired_lease_under_hold_is_held_until_its_owner_finishes() {
     let (harness, gate, first) = lapsed(OnUnknown::Hold).await;
     let elsewhere = app_blocked_on(&harness.second_process(), &gate);
     for _ in 0..2 {
@@ -96,7 +96,7 @@ async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lapsed_lease_under_fail_has_failed_and_its_owner_comes_too_late() {
+async fn an_expired_lease_under_fail_has_failed_and_refuses_its_owner() {
     let (harness, gate, first) = lapsed(OnUnknown::Fail).await;
     let elsewhere = app_blocked_on(&harness.second_process(), &gate);
     let failed = send(&elsewhere, charge("k", ORDER)).await;
@@ -191,14 +191,14 @@ impl Service<Request<semel_tower::Body<Body>>> for Ends {
 }
 
 /// What the owner, a joined request and a later one get, and how often it ran.
-async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([Answer; 3], u32) {
+async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([TestResponse; 3], u32) {
     let (harness, gate) = (Harness::new(), Gate::new());
     let service = harness.layer().layer(Ends { harness: harness.clone(), gate: gate.clone(), how });
     let ask = || {
         let mut service = service.clone();
-        tokio::spawn(
-            async move { Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await },
-        )
+        tokio::spawn(async move {
+            TestResponse::read(service.call(charge("k", ORDER)).await.unwrap()).await
+        })
     };
     let owner = ask();
     wait_until(|| harness.runs() == 1).await;
@@ -228,7 +228,7 @@ async fn a_held_record_says_what_it_is_about_and_why() {
 
 /// Nothing of the answer is lost on another, and none of them is a replay.
 #[track_caller]
-fn are_the_same(one: &Answer, other: &Answer) {
+fn are_the_same(one: &TestResponse, other: &TestResponse) {
     assert_eq!(one, other);
     assert!(!one.is_replayed());
 }

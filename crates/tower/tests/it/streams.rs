@@ -21,7 +21,7 @@ use semel_testkit::flaky_store::{StoreCall, StoreCondition};
 use semel_tower::{READ_ON_DEFAULT, Streaming};
 
 use crate::harness::{
-    Answer, Frames, Gate, Harness, ORDER, begin, charge, data, send, stream, wait_until,
+    Frames, Gate, Harness, ORDER, TestResponse, begin, charge, data, send, stream, wait_until,
 };
 
 /// A guarded route that answers once with a stream, and where its frames come from.
@@ -329,7 +329,7 @@ async fn a_request_that_joins_a_stream_gets_response_not_retained() {
     wait_until(|| harness.semel.waiting() == 1).await;
     frames.send(data("a")).await.unwrap();
     drop(frames);
-    assert_eq!(Answer::read(first).await.text(), "a");
+    assert_eq!(TestResponse::read(first).await.text(), "a");
     let second = second.await.unwrap();
     second.assert_problem(410, "response-not-retained");
     assert!(!second.is_replayed());

@@ -11,7 +11,7 @@ use semel::{
     core::{Keep, ListQuery, Policy, Scope, Store as _},
 };
 use semel_testkit::flaky_store::StoreCall;
-use semel_tower::{HmacScheme, IdempotencyLayer, KeyRule, Sender, Signature};
+use semel_tower::{ClientContext, HmacScheme, IdempotencyLayer, KeyRule, Sender, Signature};
 use sha2::Sha256;
 
 use crate::harness::{Gate, Harness, data, send, stream, wait_until};
@@ -268,7 +268,9 @@ async fn a_forged_event_that_does_not_come_takes_no_place_from_a_genuine_one() {
         let (frames, stream) = stream();
         let (app, mut request) = (app.clone(), github("d", body));
         *request.body_mut() = stream;
-        request.extensions_mut().insert::<Sender>(sender);
+        let mut client = ClientContext::default();
+        client.sender = sender;
+        request.extensions_mut().insert(client);
         (frames, tokio::spawn(async move { send(&app, request).await }))
     };
     let sender = |connection| Sender::new([192, 0, 2, 1].into(), connection);

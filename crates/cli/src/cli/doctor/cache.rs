@@ -3,19 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::FindingView;
-use crate::store;
+use crate::store::cache;
 use semel_config::CacheUrl;
 
 /// Checks a cache.
 pub(super) async fn check(url: &CacheUrl) -> Vec<FindingView> {
-    let said = match store::redis(url) {
-        Ok(options) => options.info().await.map_err(|error| error.to_string()),
-        Err(error) => Err(format!("{error:#}")),
-    };
-    match said {
+    match cache::info(url).await {
         Ok(said) => diagnose(&said),
         Err(error) => {
-            let found = format!("it cannot be reached; gateways work without it: {error}");
+            let found = format!("it cannot be reached; gateways work without it: {error:#}");
             vec![FindingView::warning("cache", found, &[])]
         }
     }

@@ -28,6 +28,9 @@ pub(super) struct ColumnArgs {
     /// The column that says in which currency, if there is one
     #[arg(long, value_name = "COLUMN")]
     pub(super) currency: Option<String>,
+    /// The column that names the order, if there is one. Without it the lines of orders are shown
+    #[arg(long, value_name = "COLUMN")]
+    pub(super) order: Option<String>,
 }
 
 /// Where each is in a row.
@@ -38,6 +41,7 @@ pub(super) struct Columns {
     pub(super) amount: usize,
     pub(super) time: usize,
     pub(super) currency: Option<usize>,
+    pub(super) order: Option<usize>,
 }
 
 /// The usual names, the likelier first.
@@ -92,6 +96,8 @@ const TIME: &[&str] = &[
     "date",
 ];
 const CURRENCY: &[&str] = &["currency", "currency_code"];
+const ORDER: &[&str] =
+    &["order_id", "order", "order_no", "order_number", "payment_id", "charge_id", "id"];
 
 impl Columns {
     pub(super) fn find(head: &ByteRecord, given: &ColumnArgs) -> anyhow::Result<Self> {
@@ -117,6 +123,7 @@ impl Columns {
             amount: must("amount", &given.amount, AMOUNT)?,
             time: must("time", &given.time, TIME)?,
             currency: find("currency", &given.currency, CURRENCY)?,
+            order: find("order", &given.order, ORDER)?,
         })
     }
 }
@@ -217,7 +224,14 @@ mod tests {
             &["id", "Created at", "TOTAL", "Currency", "sku", "e-mail", "email"],
             &ColumnArgs::default(),
         );
-        let expected = Columns { customer: 6, product: 4, amount: 2, time: 1, currency: Some(3) };
+        let expected = Columns {
+            customer: 6,
+            product: 4,
+            amount: 2,
+            time: 1,
+            currency: Some(3),
+            order: Some(0),
+        };
         assert_eq!(columns, Ok(expected));
         let columns =
             find(&["email", "customer-id", "product", "amount", "time"], &ColumnArgs::default());
@@ -262,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_input_is_lost_but_the_byte_order_mark() {
+    fn only_the_byte_order_mark_of_the_input_is_dropped() {
         let (mut all, separator) = head(&b"\xEF\xBB\xBFa;b\n1;2\n"[..]).unwrap();
         let mut text = String::new();
         all.read_to_string(&mut text).unwrap();

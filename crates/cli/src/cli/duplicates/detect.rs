@@ -1,8 +1,8 @@
 //! Which orders are likely duplicates.
 //!
 //! Orders may come in any order, so all of them are remembered until the end, but of each only its
-//! time, under a hash of what makes it equal to others. The words for that are kept only where it
-//! came at least twice.
+//! time, line and id, under a hash of what makes it equal to others. The words for that are kept
+//! only where it came at least twice.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -30,6 +30,18 @@ pub(super) struct OrderRow<'a> {
     pub(super) amount: Amount,
     /// In microseconds since 1970.
     pub(super) at: i64,
+    /// The line in the file.
+    pub(super) line: u64,
+    /// Empty where there is no column for it.
+    pub(super) id: &'a str,
+}
+
+/// When and where an order was found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FoundOrder {
+    pub(super) at: i64,
+    pub(super) line: u64,
+    pub(super) id: Box<str>,
 }
 
 /// Collects orders and finds likely duplicates.
@@ -41,9 +53,9 @@ pub(super) struct DuplicateDetector {
     repeated: Vec<DuplicateGroup>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Occurrence {
-    Once(i64),
+    Once(FoundOrder),
     /// The place in `repeated`.
     Again(usize),
 }
@@ -57,8 +69,8 @@ pub(super) struct DuplicateGroup {
     pub(super) product: Arc<str>,
     pub(super) currency: Arc<str>,
     pub(super) amount: Amount,
-    /// Rising.
-    pub(super) times: Vec<i64>,
+    /// The earliest first.
+    pub(super) orders: Vec<FoundOrder>,
 }
 
 /// How far apart likely duplicates are.
@@ -96,24 +108,25 @@ impl DuplicateDetector {
         let mut seen = match self.seen.entry(order.hash()) {
             Entry::Occupied(seen) => seen,
             Entry::Vacant(first) => {
-                first.insert(Occurrence::Once(order.at));
+                first.insert(Occurrence::Once(order.found()));
                 return;
             }
         };
-        match *seen.get() {
+        let again = Occurrence::Again(self.repeated.len());
+        match std::mem::replace(seen.get_mut(), again) {
             Occurrence::Once(first) => {
-                seen.insert(Occurrence::Again(self.repeated.len()));
                 self.repeated.push(DuplicateGroup {
                     customer: order.customer.into(),
                     product: order.product.into(),
                     currency: order.currency.into(),
                     amount: order.amount,
-                    times: vec![first, order.at],
+                    orders: vec![first, order.found()],
                 });
             }
             Occurrence::Again(place) => {
+                seen.insert(Occurrence::Again(place));
                 if let Some(group) = self.repeated.get_mut(place) {
-                    group.times.push(order.at);
+                    group.orders.push(order.found());
                 }
             }
         }
@@ -122,10 +135,11 @@ impl DuplicateDetector {
     pub(super) fn finish(self) -> DetectionResult {
         let mut verdict = DetectionResult { orders: self.orders, ..DetectionResult::default() };
         for mut equal in self.repeated {
-            equal.times.sort_unstable();
-            let near = |one: &i64, two: &i64| two.saturating_sub(*one) <= self.within;
-            for times in equal.times.chunk_by(near).filter(|times| times.len() > 1) {
-                let group = equal.part(times);
+            equal.orders.sort_unstable();
+            let near =
+                |one: &FoundOrder, two: &FoundOrder| two.at.saturating_sub(one.at) <= self.within;
+            for orders in equal.orders.chunk_by(near).filter(|orders| orders.len() > 1) {
+                let group = equal.part(orders);
                 verdict.count(&group);
                 verdict.groups.push(group);
             }
@@ -133,7 +147,7 @@ impl DuplicateDetector {
         verdict.groups.sort_by(|one, two| {
             let order = two.surplus().cmp(&one.surplus());
             order
-                .then_with(|| one.times.cmp(&two.times))
+                .then_with(|| one.orders.cmp(&two.orders))
                 .then_with(|| one.words().cmp(&two.words()))
         });
         verdict
@@ -158,19 +172,19 @@ impl DetectionResult {
 
 impl DuplicateGroup {
     /// A group of its own of some of these.
-    fn part(&self, times: &[i64]) -> Self {
+    fn part(&self, orders: &[FoundOrder]) -> Self {
         Self {
             customer: Arc::clone(&self.customer),
             product: Arc::clone(&self.product),
             currency: Arc::clone(&self.currency),
             amount: self.amount,
-            times: times.to_vec(),
+            orders: orders.to_vec(),
         }
     }
 
     /// Number of duplicates of the first order.
     fn surplus_orders(&self) -> u64 {
-        u64::try_from(self.times.len()).unwrap_or(u64::MAX).saturating_sub(1)
+        u64::try_from(self.orders.len()).unwrap_or(u64::MAX).saturating_sub(1)
     }
 
     /// What those come to, charged or paid back.
@@ -180,7 +194,8 @@ impl DuplicateGroup {
 
     /// From each to the next, in microseconds.
     pub(super) fn gaps(&self) -> impl Iterator<Item = i64> + '_ {
-        self.times.iter().zip(self.times.iter().skip(1)).map(|(one, two)| two.saturating_sub(*one))
+        let pairs = self.orders.iter().zip(self.orders.iter().skip(1));
+        pairs.map(|(one, two)| two.at.saturating_sub(one.at))
     }
 
     fn words(&self) -> (&str, &str, &str) {
@@ -189,6 +204,10 @@ impl DuplicateGroup {
 }
 
 impl OrderRow<'_> {
+    fn found(&self) -> FoundOrder {
+        FoundOrder { at: self.at, line: self.line, id: self.id.into() }
+    }
+
     /// What makes it equal to others. So many bytes that two that differ never meet.
     fn hash(&self) -> u128 {
         let mut hash = Sha256::new();

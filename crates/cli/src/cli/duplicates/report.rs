@@ -7,14 +7,25 @@ use serde_json::{Value, json};
 
 use super::{
     BAD_ROWS_SHOWN_MAX,
+    columns::Columns,
     detect::{DetectionResult, DuplicateGroup, SumsByCurrency},
     time,
 };
 use crate::cli::output::{Output, Style, note};
 use semel_telemetry::{escape, format_duration};
 
+/// The cells of a group.
+type GroupCells = [String; 7];
+
 const COLUMN_TITLES: [&str; 6] =
     ["WHEN", "CUSTOMER", "PRODUCT", "AMOUNT", "ORDERS", "SECONDS BETWEEN"];
+
+/// Titles of the last column, with and without ids.
+const IDS_TITLE: &str = "ORDER IDS";
+const LINES_TITLE: &str = "LINES";
+
+/// How many orders of a group are named to people.
+const NAMED_MAX: usize = 5;
 
 /// How many gaps of a group are shown to people.
 const GAPS_SHOWN: usize = 4;
@@ -27,6 +38,7 @@ const NAME_CHARS_MAX: usize = 40;
 pub(super) struct DuplicateReport {
     within: Duration,
     has_currency: bool,
+    has_ids: bool,
     /// Number of unreadable rows, and the first of them.
     pub(super) bad: u64,
     bad_rows: Vec<BadRow>,
@@ -42,10 +54,11 @@ struct BadRow {
 }
 
 impl DuplicateReport {
-    pub(super) fn new(within: Duration, has_currency: bool) -> Self {
+    pub(super) fn new(within: Duration, columns: &Columns) -> Self {
         Self {
             within,
-            has_currency,
+            has_currency: columns.currency.is_some(),
+            has_ids: columns.order.is_some(),
             bad: 0,
             bad_rows: Vec::new(),
             decimals: BTreeMap::new(),
@@ -84,10 +97,10 @@ impl DuplicateReport {
         if unnamed > 0 {
             note(&format!("and {unnamed} more rows that could not be read"));
         }
-        let shown: Vec<[String; 6]> =
+        let shown: Vec<GroupCells> =
             self.verdict.groups.iter().take(limit).map(|group| self.cells(group)).collect();
         if !shown.is_empty() {
-            for (number, line) in aligned(&shown).iter().enumerate() {
+            for (number, line) in self.aligned(&shown).iter().enumerate() {
                 let tone = if number == 0 { Style::Faint } else { Style::Plain };
                 output.line(&output.paint(tone, line))?;
             }
@@ -158,19 +171,29 @@ impl DuplicateReport {
         self.decimals.get(currency).copied().unwrap_or_default()
     }
 
-    fn cells(&self, group: &DuplicateGroup) -> [String; 6] {
+    fn cells(&self, group: &DuplicateGroup) -> GroupCells {
         let mut gaps: Vec<String> = group.gaps().take(GAPS_SHOWN).map(seconds).collect();
-        if group.times.len() > GAPS_SHOWN + 1 {
+        if group.orders.len() > GAPS_SHOWN + 1 {
             gaps.push("…".to_owned());
+        }
+        let first = group.orders.iter().take(NAMED_MAX);
+        let mut names: Vec<String> = if self.has_ids {
+            first.map(|order| short(&order.id)).collect()
+        } else {
+            first.map(|order| order.line.to_string()).collect()
+        };
+        if group.orders.len() > NAMED_MAX {
+            names.push("…".to_owned());
         }
         let amount = group.amount.show(self.decimals_of(&group.currency));
         [
-            group.times.first().map_or_else(String::new, |at| time::show(*at)),
+            group.orders.first().map_or_else(String::new, |order| time::show(order.at)),
             short(&group.customer),
             short(&group.product),
             named(&amount, &group.currency),
-            group.times.len().to_string(),
+            group.orders.len().to_string(),
             gaps.join(", "),
+            names.join(", "),
         ]
     }
 
@@ -202,15 +225,46 @@ impl DuplicateReport {
             .gaps()
             .map(|gap| Duration::from_micros(gap.unsigned_abs()).as_secs_f64())
             .collect();
-        let value = json!({
-            "when": group.times.first().map(|at| time::show(*at)),
+        let lines: Vec<u64> = group.orders.iter().map(|order| order.line).collect();
+        let mut value = json!({
+            "when": group.orders.first().map(|order| time::show(order.at)),
             "customer": &*group.customer,
             "product": &*group.product,
             "amount": group.amount.show(self.decimals_of(&group.currency)),
-            "orders": group.times.len(),
+            "orders": group.orders.len(),
             "seconds_between": gaps,
+            "lines": lines,
         });
+        if let (true, Value::Object(members)) = (self.has_ids, &mut value) {
+            let ids: Vec<&str> = group.orders.iter().map(|order| &*order.id).collect();
+            members.insert("order_ids".to_owned(), ids.into());
+        }
         self.with_currency(value, &group.currency)
+    }
+
+    fn aligned(&self, rows: &[GroupCells]) -> Vec<String> {
+        let last = if self.has_ids { IDS_TITLE } else { LINES_TITLE };
+        let [when, customer, product, amount, orders, gaps] = COLUMN_TITLES;
+        let head = [when, customer, product, amount, orders, gaps, last].map(str::to_owned);
+        let all = || std::iter::once(&head).chain(rows);
+        let mut widths = [0; 7];
+        for row in all() {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        let line = |row: &GroupCells| {
+            let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+                // Numbers stand to the right.
+                if matches!(column, 3 | 4) {
+                    format!("{cell:>width$}")
+                } else {
+                    format!("{cell:width$}")
+                }
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        all().map(line).collect()
     }
 
     fn with_currency(&self, mut value: Value, currency: &str) -> Value {
@@ -242,27 +296,4 @@ fn seconds(microseconds: i64) -> String {
         0 => (millis / 1000).to_string(),
         rest => format!("{}.{rest:03}", millis / 1000).trim_end_matches('0').to_owned(),
     }
-}
-
-fn aligned(rows: &[[String; 6]]) -> Vec<String> {
-    let head = COLUMN_TITLES.map(str::to_owned);
-    let all = || std::iter::once(&head).chain(rows);
-    let mut widths = [0; 6];
-    for row in all() {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let line = |row: &[String; 6]| {
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
-            // Numbers stand to the right.
-            if matches!(column, 3 | 4) {
-                format!("{cell:>width$}")
-            } else {
-                format!("{cell:width$}")
-            }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    all().map(line).collect()
 }

@@ -24,7 +24,7 @@ proptest! {
         let findings = read(text.as_bytes(), &args()).unwrap();
         prop_assert_eq!(findings.verdict.orders + findings.bad, rows.len() as u64);
         let surplus: usize =
-            findings.verdict.groups.iter().map(|group| group.times.len() - 1).sum();
+            findings.verdict.groups.iter().map(|group| group.orders.len() - 1).sum();
         prop_assert_eq!(findings.verdict.surplus_orders, surplus as u64);
         prop_assert!(findings.verdict.surplus_orders <= findings.verdict.orders);
     }

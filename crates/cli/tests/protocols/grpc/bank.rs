@@ -48,6 +48,7 @@ pub(crate) struct Receipt {
 pub(crate) struct Bank {
     runs: Arc<AtomicU32>,
     keys: Arc<Mutex<Vec<String>>>,
+    timeouts: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bank {
@@ -69,6 +70,11 @@ impl Bank {
         self.keys.lock().unwrap().clone()
     }
 
+    /// The deadlines of the charges so far, as they came.
+    pub(crate) fn timeouts(&self) -> Vec<String> {
+        self.timeouts.lock().unwrap().clone()
+    }
+
     fn run(&self) -> Receipt {
         Receipt { number: self.runs.fetch_add(1, Ordering::SeqCst) + 1 }
     }
@@ -78,6 +84,9 @@ impl Bank {
         assert_eq!(request.metadata().contains_key("idempotency-attempt"), guarded);
         if let Some(key) = request.metadata().get(super::KEY) {
             self.keys.lock().unwrap().push(key.to_str().unwrap().to_owned());
+        }
+        if let Some(timeout) = request.metadata().get("grpc-timeout") {
+            self.timeouts.lock().unwrap().push(timeout.to_str().unwrap().to_owned());
         }
         let receipt = self.run();
         match &*request.get_ref().account {

@@ -13,7 +13,7 @@ use tokio::sync::Barrier;
 
 use super::{
     super::harness::{Handle, LEASE, StoreHarness, TICK, claim, rival},
-    CROWD,
+    CONCURRENT_CLAIMS,
 };
 use crate::with;
 
@@ -70,7 +70,7 @@ pub(super) async fn handles(harness: &StoreHarness) -> Vec<Handle> {
     handles
 }
 
-/// The one grant among these; everybody else must have found the key in flight.
+/// The one grant among these; every other claim must have found the key in flight.
 pub(super) fn only_grant(claimed: Vec<Claimed>) -> Grant {
     let mut grants = Vec::new();
     for claimed in claimed {
@@ -86,7 +86,7 @@ pub(super) fn only_grant(claimed: Vec<Claimed>) -> Grant {
 }
 
 pub(super) async fn claimed_by_a_crowd(handles: &[Handle], claim: &Claim) -> Grant {
-    let acts = (0..CROWD).map(|at| {
+    let acts = (0..CONCURRENT_CLAIMS).map(|at| {
         let (handle, rival) = (handles[at % handles.len()].clone(), rival(claim));
         async move { handle.claim(&rival).await }
     });

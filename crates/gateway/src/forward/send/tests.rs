@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use semel::{
-    BeginRequest, Lease, MemoryStore, Semel,
+    BeginRequest, ExecutionOutput, Lease, MemoryStore, Semel,
     core::{Caller, Fingerprint, Key, Policy, Problem, RecordId, Scope},
 };
 use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
@@ -103,7 +103,7 @@ async fn lapsed_lease() -> Lease {
     let pending =
         semel.begin(BeginRequest::new(id, fingerprint, Arc::new(policy)), |lease: Lease| {
             let _ = sender.send(lease);
-            std::future::pending()
+            std::future::pending::<ExecutionOutput<()>>()
         });
     let lease = lease.await.unwrap();
     while lease.may_begin() {

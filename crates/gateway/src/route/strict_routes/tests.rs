@@ -32,7 +32,7 @@ impl Routes {
         let env = |_: &str| Some("whsec_a+secret+of+a+sender/012".to_owned());
         let config = Config::read(Some(Path::new("a")), &text, &Overrides::default(), &env);
         let config = config.unwrap_or_else(|error| panic!("{error}"));
-        let strict = StrictRoutes::new(&config);
+        let strict = StrictRoutes::new(&config, config.gateway.upstream.as_ref().unwrap());
         Self { config, strict }
     }
 

@@ -3,7 +3,7 @@
 use semel_core::{Caller, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId, Scope};
 
 use super::*;
-use crate::clock::EngineClock;
+use crate::{Lease, clock::EngineClock};
 
 /// How a run ended that gave 7, by what the engine replied and whether the record was lost.
 fn outcome_of(reply: Reply, lost: bool, on_unknown: OnUnknown) -> Outcome<u32> {
@@ -15,7 +15,7 @@ fn outcome_of(reply: Reply, lost: bool, on_unknown: OnUnknown) -> Outcome<u32> {
     if lost {
         lease.mark_lost();
     }
-    outcome(reply, Some(OnceRun { lease, end: Some(Ok(7)) }), on_unknown).unwrap()
+    outcome(reply, Some(OwnExecution { lease, value: Some(Ok(7)) }), on_unknown).unwrap()
 }
 
 const PROBLEMS: [Problem; 3] =

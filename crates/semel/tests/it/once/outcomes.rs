@@ -135,7 +135,7 @@ async fn the_fingerprint_is_one_that_another_language_can_make() {
 }
 
 #[tokio::test]
-async fn an_operator_can_tell_what_a_record_is_about() {
+async fn a_recorded_fingerprint_can_be_computed_from_the_order() {
     let harness = Harness::new();
     let order = json!({ "to": "Zoë", "cents": 4_900 });
     harness.once("k").fingerprint(&order).run(|_| async { Ok(()) }).await.unwrap();

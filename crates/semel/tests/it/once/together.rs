@@ -253,7 +253,7 @@ async fn a_zombie_gets_what_the_record_says_by_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_zombie_keeps_what_it_said_so_that_it_is_known_what_to_undo() {
+async fn the_report_of_a_zombie_is_kept_for_compensation() {
     let outcome = outrun(&Harness::new(), |_| Err(OperationError::retry("bank closed"))).await;
     // Its own run did nothing, whichever owner the record has by now.
     assert!(matches!(outcome, Ok(Outcome::Retry(_))), "{outcome:?}");

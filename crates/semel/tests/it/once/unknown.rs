@@ -76,7 +76,7 @@ async fn the_call_that_ran_gets_the_error_itself() {
 }
 
 #[tokio::test]
-async fn where_the_route_says_rerun_the_next_call_runs_it_with_a_higher_fence() {
+async fn an_unknown_outcome_under_rerun_runs_again_with_a_higher_fence() {
     for way in WAYS {
         let harness = Harness::new();
         let Ok(Outcome::Unknown(unknown)) = call(&harness, way, OnUnknown::Rerun).await else {
@@ -95,7 +95,7 @@ async fn where_the_route_says_rerun_the_next_call_runs_it_with_a_higher_fence() 
 }
 
 #[tokio::test]
-async fn where_the_route_says_fail_it_is_a_final_failure_for_everyone() {
+async fn an_unknown_outcome_under_fail_is_final_for_every_caller() {
     for way in WAYS {
         let harness = Harness::new();
         for first in [true, false] {

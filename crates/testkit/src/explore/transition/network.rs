@@ -154,7 +154,7 @@ impl Transition<'_> {
         let record = self.world.store.record.as_ref().filter(|record| record.fence == fence);
         let ignored = record.filter(|_| self.has(Bug::OwnerTokenIgnored));
         let owner = ignored.map_or(self.exploration.claims[actor].owner, |record| record.owner);
-        Claimant { fence, owner }
+        Claimant::new(fence, owner)
     }
 
     /// Remembers until when the store keeps others away from the holder of this fence.

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_issuer_says_about_caching_is_bounded() {
+    fn the_cache_lifetime_of_an_issuer_is_bounded() {
         let age = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CACHE_CONTROL, value.parse().unwrap());

@@ -178,7 +178,7 @@ fn time_issuer_and_audience_are_checked() {
 }
 
 #[test]
-fn what_is_no_readable_token_is_refused() {
+fn an_unreadable_token_is_refused() {
     let key = SigningKey::generate("k", Algorithm::ES256);
     let verifier = verifier(&jwks(&[&key]));
     let good = key.sign(&claims("zoe"));

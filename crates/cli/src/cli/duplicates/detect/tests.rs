@@ -12,7 +12,8 @@ fn amount(text: &str) -> Amount {
 
 fn order(customer: &'static str, amount_text: &str, second: i64) -> OrderRow<'static> {
     let at = second * SECOND;
-    OrderRow { customer, product: "tea", currency: "EUR", amount: amount(amount_text), at }
+    let amount = amount(amount_text);
+    OrderRow { customer, product: "tea", currency: "EUR", amount, at, line: 2, id: "" }
 }
 
 fn judged(orders: &[OrderRow<'_>]) -> DetectionResult {
@@ -23,7 +24,8 @@ fn judged(orders: &[OrderRow<'_>]) -> DetectionResult {
 
 /// The seconds of each group.
 fn seconds(verdict: &DetectionResult) -> Vec<Vec<i64>> {
-    let group = |group: &DuplicateGroup| group.times.iter().map(|at| at / SECOND).collect();
+    let group =
+        |group: &DuplicateGroup| group.orders.iter().map(|order| order.at / SECOND).collect();
     verdict.groups.iter().map(group).collect()
 }
 

@@ -1,0 +1,274 @@
+"""Operations that run once, by the service API.
+
+>>> semel = Semel("http://127.0.0.1:8081", token="…", scope="invoices")   # doctest: +SKIP
+>>> semel.once("invoice-17", lambda: send_invoice(17))                    # doctest: +SKIP
+
+In the operation, raising :class:`Retry` releases the key, :class:`Refused` records a refusal, and any
+other exception means that the outcome is unknown: by default the key is held until an operator
+resolves it. ``on_unknown="rerun"`` runs it again, which is for consumers whose work may be repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+import httpx
+
+from .errors import Refused, Retry
+from .renewal import Renewed, Renewer, since_boot
+from .retry import SEMEL, RetryPolicy
+from .transport import RetryTransport
+from .wire import (
+    ABSENT,
+    REFUSED_TYPE,
+    Granted,
+    OnUnknown,
+    Options,
+    Replayed,
+    claim_body,
+    claimed,
+    decode,
+    encode,
+    result_body,
+    unknown_call,
+)
+
+ATTEMPTS_MAX = 30
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Claim:
+    """An operation that is to run, renewed in the background until it is ended."""
+
+    def __init__(self, client: Connection, granted: Granted, asked_at: float) -> None:
+        self._client = client
+        self.fence = granted.fence
+        self.attempt = granted.attempt
+        self.renewed = Renewed(granted.claim, granted.lease, asked_at)
+        if since_boot() - asked_at > granted.lease / 3:
+            self._renew_first()
+        client.renewer.add(self.renewed)
+
+    def _renew_first(self) -> None:
+        """The claim waited before it was granted: only the server knows how long its lease is."""
+        granted = self.renewed
+        asked_at = since_boot()
+        try:
+            lease = self._client.renew(granted.claim, max(granted.lease, 1))
+        except Exception:
+            # Nothing was begun.
+            self.release(counted=False)
+            raise
+        self.renewed = Renewed(granted.claim, lease, asked_at)
+
+    @property
+    def lost(self) -> bool:
+        """Whether another owner may have the operation by now. What was not begun should not be."""
+        return self.renewed.lost
+
+    def complete(self, value: Any = None, content_type: str | None = None) -> None:
+        """Records the result; raises :class:`semel.Lost` where the claim has another owner."""
+        self._end("complete", result_body(self.renewed.claim, value, content_type))
+
+    def release(self, *, counted: bool = True, reason: str | None = None) -> None:
+        """It did not happen and may run again."""
+        body = {"claim": self.renewed.claim, "counted": counted}
+        self._end("release", body if reason is None else {**body, "reason": reason})
+
+    def hold(self, reason: str | None = None) -> None:
+        """The outcome is unknown; nothing runs until an operator resolves it."""
+        body = {"claim": self.renewed.claim}
+        self._end("hold", body if reason is None else {**body, "reason": reason})
+
+    def abandon(self, options: Options, error: BaseException) -> None:
+        """The operation ended by an exception that says nothing about its outcome."""
+        call = unknown_call(self.renewed.claim, options, error)
+        try:
+            if call is not None:
+                self._client.call(f"claims/{call[0]}", call[1])
+        except Exception:
+            # The exception of the operation counts. The lease ends, with the same result.
+            pass
+        finally:
+            self._client.renewer.remove(self.renewed)
+
+    def _end(self, name: str, body: Any) -> None:
+        try:
+            self._client.call(f"claims/{name}", body)
+        finally:
+            self._client.renewer.remove(self.renewed)
+
+
+class Connection:
+    """The calls of the service API, with retries."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        policy: RetryPolicy,
+        transport: httpx.BaseTransport | None,
+    ) -> None:
+        headers = {"Content-Type": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        # Without a budget, until the deadline: a claim that is given up may have been granted, and
+        # what was done has to be recorded. Meanwhile the caller begins nothing else.
+        policy = replace(policy, attempts_max=ATTEMPTS_MAX, budget=None)
+        self._http = httpx.Client(
+            base_url=url.rstrip("/") + "/v1/",
+            headers=headers,
+            timeout=90,
+            transport=RetryTransport(transport, policy=policy, key_header=None),
+        )
+        self.renewer = Renewer(self.renew)
+
+    def call(self, path: str, body: Any) -> dict[str, Any]:
+        return decode(self._http.post(path, content=encode(body)))
+
+    def renew(self, claim: str, within: float) -> float:
+        answer = decode(
+            self._http.post(
+                "claims/renew",
+                content=encode({"claim": claim}),
+                extensions={"semel_deadline": within, "timeout": httpx.Timeout(within).as_dict()},
+            )
+        )
+        return float(answer["lease_ms"]) / 1000
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class Run(Generic[R]):
+    """One operation in a ``with`` block."""
+
+    def __init__(self, semel: Semel, key: str, options: Options, payload: Any) -> None:
+        self._semel, self._key, self._options, self._payload = semel, key, options, payload
+        self.claim: Claim | None = None
+        #: What the block records, or what was recorded before.
+        self.result: Any = None
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the operation was done before: then the block must not do it again."""
+        return self.claim is None
+
+    def __enter__(self) -> Run[R]:
+        claim = self._semel.claim(self._key, payload=self._payload, options=self._options)
+        if isinstance(claim, Replayed):
+            self.result = claim.value()
+        else:
+            self.claim = claim
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        claim = self.claim
+        if claim is None:
+            return False
+        if error is None:
+            claim.complete(self.result)
+        elif isinstance(error, Retry):
+            claim.release(reason=str(error) or None)
+        elif isinstance(error, Refused):
+            claim.complete(error.value, REFUSED_TYPE)
+        else:
+            claim.abandon(self._options, error)
+        return False
+
+
+class Semel:
+    """A client of the service API. It may be used by several threads."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8081",
+        *,
+        scope: str,
+        token: str | None = None,
+        on_unknown: OnUnknown = "hold",
+        policy: RetryPolicy = SEMEL,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.options = Options(scope=scope, on_unknown=on_unknown)
+        self._connection = Connection(url, token, policy, transport)
+
+    def claim(
+        self,
+        key: str,
+        *,
+        payload: Any = ABSENT,
+        fingerprint: str | None = None,
+        options: Options | None = None,
+    ) -> Claim | Replayed:
+        """Claims a key: what to run, or what was recorded."""
+        body = claim_body(key, options or self.options, payload, fingerprint)
+        asked_at = since_boot()
+        answer = claimed(self._connection.call("claims", body))
+        if isinstance(answer, Replayed):
+            return answer
+        return Claim(self._connection, answer, asked_at)
+
+    @overload
+    def once(self, key: str, fn: Callable[[], R], *, payload: Any = ..., **options: Any) -> R: ...
+
+    @overload
+    def once(self, key: str, fn: None = None, *, payload: Any = ..., **options: Any) -> Run[Any]: ...
+
+    @overload
+    def once(
+        self, key: Callable[P, str], fn: None = None, **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    def once(self, key: Any, fn: Any = None, *, payload: Any = ABSENT, **options: Any) -> Any:
+        """Runs an operation once.
+
+        ``once(key, fn)`` calls ``fn`` unless the key is done, and returns its recorded result.
+        ``with once(key) as run`` does the same with a block. ``@once(lambda order: order.id)`` makes
+        a function whose key comes from its arguments. ``options`` are fields of :class:`Options`.
+        """
+        chosen = replace(self.options, **options)
+        if callable(key):
+            return self._decorator(key, chosen, payload)
+        run: Run[Any] = Run(self, key, chosen, payload)
+        if fn is None:
+            return run
+        with run:
+            if not run.replayed:
+                run.result = fn()
+        return run.result
+
+    def _decorator(self, key: Callable[..., str], options: Options, payload: Any) -> Any:
+        def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(fn)
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                run: Run[Any] = Run(self, key(*args, **kwargs), options, payload)
+                with run:
+                    if not run.replayed:
+                        run.result = fn(*args, **kwargs)
+                return run.result
+
+            return wrapped
+
+        return decorate
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._connection.close()
+
+    def __enter__(self) -> Semel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

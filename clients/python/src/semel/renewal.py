@@ -1,0 +1,105 @@
+"""Renews leases from a thread of its own, so that neither a long computation nor a blocked event
+loop lets one end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from .errors import Lost, SemelError
+
+
+def since_boot() -> float:
+    """A clock that counts suspend where the system has one: a lease ends while its owner sleeps."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class Renewed:
+    """A claim whose lease is renewed at a third of it."""
+
+    def __init__(self, claim: str, lease: float, asked_at: float) -> None:
+        self.claim = claim
+        self.lease = lease
+        #: When the lease that is held was asked for.
+        self.asked_at = asked_at
+        self._lost = threading.Event()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim has another owner, or may have."""
+        return self._lost.is_set() or since_boot() >= self.asked_at + self.lease
+
+    def mark_lost(self) -> None:
+        self._lost.set()
+
+    def due(self) -> float:
+        return self.asked_at + self.lease / 3
+
+
+class Renewer:
+    """One thread for all claims of a client. It ends when there are none."""
+
+    def __init__(self, renew: Callable[[str, float], float]) -> None:
+        #: Renews a claim within so many seconds: the length of the new lease.
+        self._renew = renew
+        self._changed = threading.Condition()
+        self._claims: dict[str, tuple[Renewed, float]] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, claim: Renewed) -> None:
+        with self._changed:
+            self._claims[claim.claim] = (claim, claim.due())
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="semel-renew", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def remove(self, claim: Renewed) -> None:
+        with self._changed:
+            self._claims.pop(claim.claim, None)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (claim := self._next()) is not None:
+            try:
+                renew_now(claim, self._renew)
+            except Lost:
+                claim.mark_lost()
+            except Exception:
+                # Tried again until the lease has ended.
+                pass
+            with self._changed:
+                if claim.claim not in self._claims:
+                    continue
+                if claim.lost:
+                    claim.mark_lost()
+                    del self._claims[claim.claim]
+                else:
+                    again = max(claim.due(), since_boot() + claim.lease / 30)
+                    self._claims[claim.claim] = (claim, again)
+
+    def _next(self) -> Renewed | None:
+        """Waits for the claim that is due; ``None`` when there is none to renew."""
+        with self._changed:
+            while self._claims:
+                claim, due = min(self._claims.values(), key=lambda entry: entry[1])
+                rest = due - since_boot()
+                if rest <= 0:
+                    return claim
+                self._changed.wait(rest)
+            self._thread = None
+            return None
+
+
+def renew_now(claim: Renewed, renew: Callable[[str, float], float]) -> None:
+    """Renews a lease. It counts from before the call."""
+    asked_at = since_boot()
+    rest = claim.asked_at + claim.lease - asked_at
+    if rest <= 0:
+        raise SemelError("the lease has ended")
+    claim.lease = renew(claim.claim, max(min(rest, claim.lease / 3), 0.05))
+    claim.asked_at = asked_at

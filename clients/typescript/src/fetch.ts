@@ -1,0 +1,146 @@
+/**
+ * A fetch that retries: one key per request, the retry rule, a deadline.
+ *
+ * It reads each answer whole, because an answer that breaks off is an attempt that failed. A POST or
+ * PATCH without a key gets a random one. After the last attempt its answer is returned, or its error
+ * thrown as the `cause` of a {@link CallError}, which has the key.
+ */
+
+import { randomKey } from "./keys.js";
+import {
+  decide,
+  readSignals,
+  RetryBudget,
+  RetryState,
+  SEMEL,
+  type AttemptOutcome,
+  type GiveUpReason,
+  type RetryPolicy,
+} from "./retry.js";
+
+const DEADLINE_HEADER = "x-request-timeout-ms";
+const KEYED_METHODS = ["POST", "PATCH"];
+const NULL_BODY_STATUSES = [204, 205, 304];
+/** Where the connection was never made, no byte of the request was sent. */
+const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"];
+
+export interface FetchOptions {
+  policy?: RetryPolicy;
+  /** `null` sends no key. */
+  keyHeader?: string | null;
+  /** For one attempt. */
+  attemptTimeoutMs?: number;
+  /** What sends an attempt. */
+  fetch?: typeof fetch;
+}
+
+export interface CallInit extends RequestInit {
+  /** Instead of the policy's deadline. */
+  deadlineMs?: number | undefined;
+}
+
+export type RetryingFetch = (input: string | URL | Request, init?: CallInit) => Promise<Response>;
+
+/** No attempt was answered. A later call with the same key learns what became of the operation. */
+export class CallError extends Error {
+  constructor(
+    readonly key: string | null,
+    readonly reason: GiveUpReason,
+    cause: unknown,
+  ) {
+    super(`The call was given up (${reason}).`, { cause });
+    this.name = "CallError";
+  }
+}
+
+/** A fetch with a retry budget of its own. */
+export function retryingFetch(options: FetchOptions = {}): RetryingFetch {
+  const policy = options.policy ?? SEMEL;
+  const budget = new RetryBudget(policy.budget);
+  const keyHeader = options.keyHeader === undefined ? "Idempotency-Key" : options.keyHeader;
+  const send = options.fetch ?? fetch;
+
+  return async (input, init = {}) => {
+    const { deadlineMs = policy.deadlineMs, ...requestInit } = init;
+    const request = new Request(input, requestInit);
+    const body = request.body === null ? null : await request.arrayBuffer();
+    const headers = new Headers(request.headers);
+    if (keyHeader !== null && KEYED_METHODS.includes(request.method) && !headers.has(keyHeader)) {
+      headers.set(keyHeader, randomKey());
+    }
+    const began = performance.now();
+    const state = new RetryState(budget, began);
+    for (;;) {
+      const rest = deadlineMs === undefined ? Infinity : deadlineMs - (performance.now() - began);
+      const timeoutMs = Math.max(Math.min(options.attemptTimeoutMs ?? 30_000, rest), 1);
+      if (rest !== Infinity) headers.set(DEADLINE_HEADER, String(Math.max(Math.floor(rest), 1)));
+      const { outcome, response, error } = await attempt(send, request, body, headers, timeoutMs);
+      if (request.signal.aborted) throw request.signal.reason;
+      const nowMs = performance.now();
+      const at = { nowMs, elapsedMs: nowMs - began, random: Math.random() };
+      const decision = decide({ ...policy, deadlineMs }, state, budget, outcome, at);
+      if (decision.decision === "wait") {
+        await sleep(decision.delayMs, request.signal);
+        continue;
+      }
+      if (response !== undefined) return response;
+      const reason = decision.decision === "give_up" ? decision.reason : "attempts";
+      throw new CallError(keyHeader === null ? null : headers.get(keyHeader), reason, error);
+    }
+  };
+}
+
+interface Attempt {
+  outcome: AttemptOutcome;
+  response?: Response;
+  error?: unknown;
+}
+
+async function attempt(
+  send: typeof fetch,
+  request: Request,
+  body: ArrayBuffer | null,
+  headers: Headers,
+  timeoutMs: number,
+): Promise<Attempt> {
+  const timeout = AbortSignal.timeout(Math.ceil(timeoutMs));
+  try {
+    const answer = await send(request.url, {
+      method: request.method,
+      headers,
+      body,
+      redirect: request.redirect,
+      signal: AbortSignal.any([request.signal, timeout]),
+    });
+    const content = await answer.arrayBuffer();
+    const init = { status: answer.status, statusText: answer.statusText, headers: answer.headers };
+    const response = new Response(NULL_BODY_STATUSES.includes(answer.status) ? null : content, init);
+    const unixSeconds = Math.floor(Date.now() / 1000);
+    const header = (name: string) => answer.headers.get(name);
+    return { outcome: readSignals(answer.status, header, unixSeconds), response };
+  } catch (error) {
+    if (timeout.aborted) return { outcome: "timed_out", error };
+    return { outcome: NOT_SENT.includes(codeOf(error)) ? "not_sent" : "broken", error };
+  }
+}
+
+/** The system's code of a failed fetch, where it says one. */
+function codeOf(error: unknown): string {
+  const cause = error instanceof Error ? error.cause : undefined;
+  return cause instanceof Error && "code" in cause ? String(cause.code) : "";
+}
+
+/** Waits, and throws the reason of the signal when it aborts. */
+function sleep(delayMs: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const abort = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", abort);
+      resolve();
+    }, delayMs);
+    signal.addEventListener("abort", abort, { once: true });
+  });
+}

@@ -1,0 +1,289 @@
+//! The description of the API in `OpenAPI` 3.1, and a page for readers, both from one table.
+
+mod schemas;
+
+use std::sync::LazyLock;
+
+use axum::{
+    http::{HeaderName, header},
+    response::{Html, IntoResponse},
+};
+use serde_json::{Map, Value, json};
+
+use crate::tokens::Permission;
+
+/// One operation of the API.
+pub(crate) struct Endpoint {
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    /// What it needs; `None` is nothing.
+    pub(crate) permission: Option<Permission>,
+    name: &'static str,
+    summary: &'static str,
+    /// The names of the schemas of its body and of its reply.
+    request: Option<&'static str>,
+    reply: ReplyKind,
+    /// The statuses of its problems besides those of its permission.
+    problems: &'static [u16],
+}
+
+/// What an operation replies.
+enum ReplyKind {
+    /// JSON with the schema of this name.
+    Json(&'static str),
+    /// Text of this media type.
+    Text(&'static str),
+}
+
+const CLAIM_PROBLEMS: &[u16] = &[400, 409, 413, 415, 422, 423, 429, 500, 503, 504];
+const END_PROBLEMS: &[u16] = &[400, 409, 413, 415, 422, 503, 504];
+const CHANGE_PROBLEMS: &[u16] = &[400, 404, 409, 413, 415, 422, 503, 504];
+
+macro_rules! endpoints {
+    ($($name:ident $method:literal $path:literal $permission:expr, $request:expr, $reply:expr,
+        $problems:expr, $summary:literal;)+) => {
+        /// Every operation.
+        pub(crate) const ENDPOINTS: &[Endpoint] = &[$(Endpoint {
+            method: $method,
+            path: $path,
+            permission: $permission,
+            name: stringify!($name),
+            summary: $summary,
+            request: $request,
+            reply: $reply,
+            problems: $problems,
+        }),+];
+    };
+}
+
+endpoints! {
+    claim "post" "/v1/claims" Some(Permission::Claims), Some("Claim"),
+        ReplyKind::Json("ClaimReply"), CLAIM_PROBLEMS,
+        "Claims a key: run the operation, or get the result of the one that ran";
+    complete "post" "/v1/claims/complete" Some(Permission::Claims), Some("Complete"),
+        ReplyKind::Json("Completed"), END_PROBLEMS, "Records the result of a claimed operation";
+    renew "post" "/v1/claims/renew" Some(Permission::Claims), Some("Renew"),
+        ReplyKind::Json("Renewed"), END_PROBLEMS, "Extends the lease of a claim";
+    release "post" "/v1/claims/release" Some(Permission::Claims), Some("Release"),
+        ReplyKind::Json("Released"), END_PROBLEMS, "Ends a claim whose operation did not happen";
+    hold "post" "/v1/claims/hold" Some(Permission::Claims), Some("Hold"),
+        ReplyKind::Json("Held"), END_PROBLEMS, "Ends a claim whose outcome is unknown";
+    batch "post" "/v1/batch" Some(Permission::Claims), Some("Batch"),
+        ReplyKind::Json("BatchReply"), &[400, 413, 415, 504], "Runs up to 500 of these operations";
+    records "get" "/v1/records" Some(Permission::Records), None,
+        ReplyKind::Json("Records"), &[400, 503, 504], "Lists records";
+    record "get" "/v1/record" Some(Permission::Records), None,
+        ReplyKind::Json("Record"), &[400, 404, 503, 504], "Shows one record";
+    resolve "post" "/v1/resolve" Some(Permission::Operations), Some("Resolve"),
+        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Resolves a held record";
+    resolve_many "post" "/v1/resolve-many" Some(Permission::Operations), Some("ResolveMany"),
+        ReplyKind::Json("Many"), CHANGE_PROBLEMS, "Resolves held records that a listing showed";
+    delete "post" "/v1/delete" Some(Permission::Operations), Some("Delete"),
+        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Deletes a record";
+    sweep "post" "/v1/sweep" Some(Permission::Operations), Some("Note"),
+        ReplyKind::Json("Swept"), CHANGE_PROBLEMS, "Deletes records past their retention now";
+    reload "post" "/v1/reload" Some(Permission::Operations), Some("Reload"),
+        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Applies a changed configuration";
+    metrics "get" "/metrics" Some(Permission::Metrics), None,
+        ReplyKind::Text("application/openmetrics-text; version=1.0.0; charset=utf-8"), &[504],
+        "Metrics for Prometheus";
+    healthz "get" "/healthz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[504],
+        "Liveness";
+    readyz "get" "/readyz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[503, 504],
+        "Readiness: the store answers, and the server is not draining";
+    openapi "get" "/openapi.json" None, None, ReplyKind::Json("Description"), &[504],
+        "This description";
+    page "get" "/docs" None, None, ReplyKind::Text("text/html; charset=utf-8"), &[504],
+        "This description as a page";
+}
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
+static PAGE: LazyLock<String> = LazyLock::new(page);
+
+/// `GET /openapi.json`
+pub(crate) async fn openapi_json() -> impl IntoResponse {
+    const KIND: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
+    (KIND, DOCUMENT.as_str())
+}
+
+/// `GET /docs`
+pub(crate) async fn docs() -> Html<&'static str> {
+    Html(PAGE.as_str())
+}
+
+fn document() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for endpoint in ENDPOINTS {
+        let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
+        if let Value::Object(path) = path {
+            path.insert(endpoint.method.to_owned(), endpoint.operation());
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Semel",
+            "version": "1",
+            "description": "The API listener of Semel: the service API, records, metrics.",
+            "license": { "name": "MIT OR Apache-2.0" },
+        },
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas::all(),
+        },
+    })
+}
+
+impl Endpoint {
+    fn operation(&self) -> Value {
+        let mut operation = json!({
+            "operationId": self.name,
+            "summary": self.summary,
+            "responses": self.responses(),
+        });
+        let Value::Object(members) = &mut operation else { return operation };
+        if let Some(name) = self.request {
+            let content = json!({ "application/json": { "schema": reference(name) } });
+            let body = json!({ "required": true, "content": content });
+            members.insert("requestBody".to_owned(), body);
+        }
+        if let Some(parameters) = schemas::parameters(self.name) {
+            members.insert("parameters".to_owned(), parameters);
+        }
+        match self.permission {
+            None => {}
+            Some(Permission::Records | Permission::Metrics) => {
+                members.insert("security".to_owned(), json!([{}, { "token": [] }]));
+            }
+            Some(Permission::Claims | Permission::Operations) => {
+                members.insert("security".to_owned(), json!([{ "token": [] }]));
+            }
+        }
+        operation
+    }
+
+    fn responses(&self) -> Value {
+        let content = match self.reply {
+            ReplyKind::Json(name) => json!({ "application/json": { "schema": reference(name) } }),
+            ReplyKind::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
+        };
+        let mut responses = Map::new();
+        let done = json!({ "description": "Done", "content": content });
+        responses.insert("200".to_owned(), done);
+        let of_permission: &[u16] = if self.permission.is_some() { &[401, 403] } else { &[] };
+        // A host that is not this machine is refused before routing.
+        let statuses = self.problems.iter().chain(of_permission).chain(&[421]);
+        for status in statuses {
+            let content = json!({ "application/problem+json": { "schema": reference("Problem") } });
+            let problem = json!({ "description": "A problem", "content": content });
+            responses.insert(status.to_string(), problem);
+        }
+        Value::Object(responses)
+    }
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// The table as HTML. Nothing in it comes from a request.
+fn page() -> String {
+    let mut rows = String::new();
+    for endpoint in ENDPOINTS {
+        let (method, path) = (endpoint.method.to_uppercase(), endpoint.path);
+        let role = match endpoint.permission {
+            None => "none",
+            Some(Permission::Claims) => "app",
+            Some(Permission::Records) => "viewer, operator",
+            Some(Permission::Metrics) => "viewer, operator, metrics",
+            Some(Permission::Operations) => "operator",
+        };
+        let members = endpoint.request.map(schemas::member_rows).unwrap_or_default();
+        rows.push_str(&format!(
+            "<h2><code>{method} {path}</code></h2><p>{}. Role: {role}.</p>{members}\n",
+            endpoint.summary
+        ));
+    }
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Semel API</title>\
+         <style>body{{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}}\
+         td,th{{text-align:left;padding:.2em 1em .2em 0;vertical-align:top}}</style>\
+         <h1>Semel API</h1><p>Machine-readable: <a href=\"/openapi.json\">openapi.json</a>. Every \
+         call of the service API may be repeated.</p>\n{rows}</html>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+    use crate::{requests, service};
+
+    #[test]
+    fn the_committed_description_is_fresh() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/openapi.json");
+        if std::env::var_os("SEMEL_BLESS").is_some() {
+            fs::write(&path, DOCUMENT.as_str()).unwrap();
+        }
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        let how = "SEMEL_BLESS=1 cargo test -p semel-admin openapi";
+        assert!(kept == *DOCUMENT, "docs/reference/openapi.json is stale; run: {how}");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_schema_is_used() {
+        let document = document();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let text = document.to_string();
+        let used: BTreeSet<&str> = text
+            .split("\"#/components/schemas/")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap())
+            .collect();
+        assert_eq!(used, schemas.keys().map(String::as_str).collect());
+    }
+
+    /// The members that a type accepts, as its reader lists them when it meets an unknown one.
+    fn accepted(error: &str) -> BTreeSet<String> {
+        let (_, listed) = error.split_once("expected ").unwrap_or_else(|| panic!("{error}"));
+        listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    fn members_of<T: DeserializeOwned>() -> BTreeSet<String> {
+        let Err(error) = serde_json::from_str::<T>("{\"no such member\":1}") else {
+            panic!("an unknown member is accepted")
+        };
+        accepted(&error.to_string())
+    }
+
+    #[test]
+    fn the_schemas_of_requests_have_the_members_that_are_read() {
+        let document = document();
+        let described = |name: &str| -> BTreeSet<String> {
+            let schema = &document["components"]["schemas"][name];
+            assert_eq!(schema["additionalProperties"], false, "{name}");
+            schema["properties"].as_object().unwrap().keys().cloned().collect()
+        };
+        let of_operators = [
+            ("Resolve", members_of::<requests::ResolveRequest>()),
+            ("ResolveMany", members_of::<requests::ResolveManyRequest>()),
+            ("SeenRecord", members_of::<requests::SeenRecord>()),
+            ("AnswerInput", members_of::<requests::AnswerInput>()),
+            ("Delete", members_of::<requests::DeleteRequest>()),
+            ("Note", members_of::<requests::AuditNote>()),
+            ("Reload", members_of::<requests::ReloadRequest>()),
+        ];
+        for (name, members) in of_operators {
+            assert_eq!(described(name), members, "{name}");
+        }
+        for (name, error) in service::unknown_member_errors() {
+            let mut members = accepted(&error);
+            members.remove("op");
+            assert_eq!(described(name), members, "{name}");
+        }
+    }
+}

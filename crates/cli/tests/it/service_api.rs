@@ -1,0 +1,189 @@
+//! The service API of the real binary: alone, through crashes, and through lost replies.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Output},
+};
+
+use http::Request;
+use http_body_util::Full;
+use semel::core::StateName;
+use semel_testkit::{seed, wire::Proxy};
+use serde_json::{Value, json};
+
+use crate::common::{Client, ClientRequest, JOBS_TOKEN, Records, Setup, TestResponse, local, send};
+
+fn request(path: &str, body: &Value) -> ClientRequest {
+    Request::post(format!("/v1/{path}"))
+        .header("host", "localhost")
+        .header("authorization", format!("Bearer {JOBS_TOKEN}"))
+        .header("content-type", "application/json")
+        .body(Full::from(body.to_string()))
+        .unwrap()
+}
+
+async fn call(api: SocketAddr, path: &str, body: &Value) -> TestResponse {
+    send(api, request(path, body)).await
+}
+
+fn json(answer: &TestResponse) -> Value {
+    serde_json::from_slice(&answer.body).unwrap()
+}
+
+fn claim(key: &str, attempt: u32) -> Value {
+    let attempt_id = format!("{attempt:032x}");
+    json!({ "scope": "jobs", "key": key, "attempt_id": attempt_id, "wait": "0s" })
+}
+
+#[tokio::test]
+async fn a_claim_survives_a_crash_of_the_server() {
+    let setup = Setup::service_api(Records::fresh());
+    let server = setup.start().await;
+    assert!(server.log_lines().iter().all(|line| !line.contains("listening on")));
+    let granted = json(&call(server.api(), "claims", &claim("k", 1)).await);
+    assert_eq!(granted["outcome"], "execute");
+    server.kill();
+
+    let server = setup.start().await;
+    let api = server.api();
+    assert_eq!(json(&call(api, "claims", &claim("k", 1)).await)["fence"], granted["fence"]);
+    call(api, "claims", &claim("k", 2)).await.assert_problem(409, "in-progress");
+    let result = json!({ "claim": granted["claim"], "result": { "body": 17 } });
+    let completed = json!({ "outcome": "completed", "retained": true });
+    assert_eq!(json(&call(api, "claims/complete", &result).await), completed);
+    server.kill();
+
+    let server = setup.start().await;
+    let api = server.api();
+    assert_eq!(json(&call(api, "claims/complete", &result).await), completed);
+    assert_eq!(json(&call(api, "claims", &claim("k", 2)).await)["result"]["body"], 17);
+    let document = send(api, local("/openapi.json")).await;
+    let kept = include_str!("../../../../docs/reference/openapi.json");
+    assert_eq!((document.status.as_u16(), document.text()), (200, kept));
+    server.assert_clean_shutdown().await;
+}
+
+/// A client that repeats every call until it has a reply.
+struct PersistentClient {
+    proxy: Proxy,
+    repeats: u32,
+}
+
+impl PersistentClient {
+    async fn call(&mut self, path: &str, body: &Value) -> TestResponse {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.proxy.port()));
+        loop {
+            if let Ok(mut client) = Client::try_connect(address).await
+                && let Ok(answer) = client.try_send(request(path, body)).await
+            {
+                return answer;
+            }
+            self.repeats += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn lost_replies_hold_nothing_and_run_nothing_twice() {
+    let setup = Setup::service_api(Records::fresh());
+    let server = setup.start().await;
+    let proxy = Proxy::start(server.api().port());
+    proxy.chaos(seed());
+    let mut client = PersistentClient { proxy, repeats: 0 };
+    let mut fences: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    let mut expected = BTreeMap::new();
+    for number in 0..60_u32 {
+        let key = format!("job-{number}");
+        // The first attempt of some is given back.
+        for attempt in 1..=2 {
+            let granted = json(&client.call("claims", &claim(&key, attempt)).await);
+            if granted["outcome"] != "execute" {
+                break;
+            }
+            fences.entry(key.clone()).or_default().push(granted["fence"].as_u64().unwrap());
+            let held = json!({ "claim": granted["claim"] });
+            let renewed = json(&client.call("claims/renew", &held).await);
+            assert_eq!(renewed["outcome"], "renewed", "{renewed}");
+            let (end, body, state) = match (number % 4, attempt) {
+                (0, 1) => ("release", json!({ "claim": held["claim"], "counted": false }), None),
+                (1, 1) => ("release", json!({ "claim": held["claim"] }), None),
+                (2, _) => ("hold", held, Some(StateName::Held)),
+                _ => ("complete", held, Some(StateName::Completed)),
+            };
+            let ended = client.call(&format!("claims/{end}"), &body).await;
+            assert_eq!(ended.status, 200, "{key}: {}", ended.text());
+            if let Some(state) = state {
+                expected.insert(key.clone(), state);
+                break;
+            }
+        }
+    }
+    client.proxy.calm();
+    assert!(client.repeats > 0, "chaos has cut nothing");
+    for record in server.records().await {
+        let key = record.id.key.as_str().to_owned();
+        assert_eq!(Some(record.state), expected.remove(&key), "{key}");
+        let given_back =
+            matches!(key.trim_start_matches("job-").parse::<u32>().unwrap() % 4, 0 | 1);
+        assert_eq!(fences[&key].len(), if given_back { 2 } else { 1 }, "{key}");
+        assert!(fences[&key].is_sorted());
+    }
+    assert!(expected.is_empty(), "{expected:?}");
+    server.assert_clean_shutdown().await;
+}
+
+/// The blocks of one language in the guide.
+fn blocks(language: &str) -> Vec<String> {
+    let guide = include_str!("../../../../docs/guide/from-anything.md");
+    let fence = format!("```{language}\n");
+    let blocks = guide.split(&*fence).skip(1);
+    blocks.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_script_of_the_guide_runs_a_command_once() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("curl is not installed: the script of the guide is not run");
+        return;
+    }
+    let setup = Setup::service_api(Records::fresh());
+    let [config] = &blocks("toml")[..] else { panic!("one configuration") };
+    assert!(setup.text().contains(config.trim()), "{config}");
+    let server = setup.start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("once.sh");
+    let text = blocks("sh").into_iter().find(|block| block.starts_with("#!/bin/sh"));
+    fs::write(&script, text.unwrap()).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    let runs = folder.path().join("runs");
+    let once = |key: &str, command: &str| -> Output {
+        Command::new("sh")
+            .arg(&script)
+            .args([key, "sh", "-c", command])
+            .env("SEMEL", format!("http://{}", server.api()))
+            .env("JOBS_TOKEN", JOBS_TOKEN)
+            .env("RUNS", &runs)
+            .output()
+            .unwrap()
+    };
+    let nightly = "echo ran >> \"$RUNS\"; echo 'report \"7\" is sent'";
+    for _ in 0..3 {
+        let output = once("report 2026-11-18", nightly);
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(shown, "report \"7\" is sent\n", "{output:?}");
+        assert!(output.status.success());
+    }
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "ran\n");
+    // Nothing happened: the next run may try again.
+    assert_eq!(once("b", "exit 75").status.code(), Some(75));
+    assert!(once("b", nightly).status.success());
+    // The outcome is unknown.
+    assert_eq!(once("c", "exit 1").status.code(), Some(1));
+    let output = once("c", nightly);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("outcome-unknown"), "{output:?}");
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "ran\nran\n");
+}

@@ -1,0 +1,4 @@
+//! The retrying client against real servers and processes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
+mod vectors;

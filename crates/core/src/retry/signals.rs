@@ -1,0 +1,130 @@
+//! What the head of a response says about a retry.
+
+use std::time::Duration;
+
+/// Digits of a number in a header; more are not a delay.
+const DIGITS_MAX: usize = 9;
+
+/// Status and headers of a response, as far as the rules of retries look at them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseSignals {
+    /// The HTTP status.
+    pub status: u16,
+    /// `x-should-retry`.
+    pub x_should_retry: Option<bool>,
+    /// `stripe-should-retry`.
+    pub stripe_should_retry: Option<bool>,
+    /// `retry-after-ms`, or else `Retry-After`, from now on.
+    pub retry_after: Option<Duration>,
+    /// `x-amz-retry-after`.
+    pub aws_retry_after: Option<Duration>,
+    /// `grpc-status`.
+    pub grpc_status: Option<u32>,
+    /// `grpc-retry-pushback-ms`: `Some(None)` if it is negative or no number: no retry.
+    pub grpc_pushback: Option<Option<Duration>>,
+}
+
+impl ResponseSignals {
+    /// A response without any of the headers.
+    #[must_use]
+    pub fn of_status(status: u16) -> Self {
+        Self { status, ..Self::default() }
+    }
+
+    /// Reads a response head. `header` finds the value of a header by its name in lower case;
+    /// `unix_seconds` is the current time, for a `Retry-After` that is a date.
+    ///
+    /// ```
+    /// use semel_core::retry::ResponseSignals;
+    ///
+    /// let header = |name: &str| (name == "retry-after").then_some("3");
+    /// let signals = ResponseSignals::read(503, header, 0);
+    /// assert_eq!(signals.retry_after.unwrap().as_secs(), 3);
+    /// ```
+    pub fn read<'a>(
+        status: u16,
+        header: impl Fn(&str) -> Option<&'a str>,
+        unix_seconds: u64,
+    ) -> Self {
+        let value = |name| header(name).map(str::trim);
+        let milliseconds = |name| value(name).and_then(number).map(Duration::from_millis);
+        Self {
+            status,
+            x_should_retry: value("x-should-retry").and_then(boolean),
+            stripe_should_retry: value("stripe-should-retry").and_then(boolean),
+            retry_after: milliseconds("retry-after-ms")
+                .or_else(|| value("retry-after").and_then(|text| delay(text, unix_seconds))),
+            aws_retry_after: milliseconds("x-amz-retry-after"),
+            grpc_status: value("grpc-status").and_then(number).and_then(|n| n.try_into().ok()),
+            grpc_pushback: value("grpc-retry-pushback-ms")
+                .map(|text| number(text).map(Duration::from_millis)),
+        }
+    }
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty()
+        && text.len() <= DIGITS_MAX
+        && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { text.parse().ok() } else { None }
+}
+
+/// A `Retry-After`: seconds or an HTTP date.
+fn delay(text: &str, unix_seconds: u64) -> Option<Duration> {
+    let seconds =
+        number(text).or_else(|| http_date(text)?.checked_sub(unix_seconds).or(Some(0)))?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// The seconds since 1970 of an IMF-fixdate such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+    let (_, rest) = text.split_once(", ")?;
+    let mut fields = rest.split(' ');
+    let day = number(fields.next()?)?;
+    let month = fields.next()?;
+    let month = u64::try_from(MONTHS.iter().position(|name| *name == month)?).ok()?;
+    let year = number(fields.next()?)?;
+    let mut time = fields.next()?.split(':').map(number);
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    let is_date = fields.next() == Some("GMT")
+        && (1..=31).contains(&day)
+        && (1970..=9999).contains(&year)
+        && (hour < 24 && minute < 60 && second <= 60);
+    if !is_date {
+        return None;
+    }
+    let days = days_before_year(year)?
+        .checked_add(days_before_month(year, month)?)?
+        .checked_add(day.checked_sub(1)?)?;
+    let minutes = days.checked_mul(24)?.checked_add(hour)?.checked_mul(60)?.checked_add(minute)?;
+    minutes.checked_mul(60)?.checked_add(second)
+}
+
+fn days_before_year(year: u64) -> Option<u64> {
+    let leap_days = |before: u64| {
+        let four = before.checked_div(4)?;
+        four.checked_sub(before.checked_div(100)?)?.checked_add(before.checked_div(400)?)
+    };
+    let leaps = leap_days(year.checked_sub(1)?)?.checked_sub(leap_days(1969)?)?;
+    year.checked_sub(1970)?.checked_mul(365)?.checked_add(leaps)
+}
+
+/// The month counts from 0.
+fn days_before_month(year: u64, month: u64) -> Option<u64> {
+    const DAYS: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let days = *DAYS.get(usize::try_from(month).ok()?)?;
+    days.checked_add(u64::from(is_leap && month >= 2))
+}
