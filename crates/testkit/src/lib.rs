@@ -17,6 +17,7 @@ pub mod issuer;
 pub mod powercut;
 pub mod program;
 pub mod servers;
+pub mod state_tables;
 pub mod transactional;
 pub mod wire;
 

@@ -55,13 +55,13 @@ impl IdempotencyLayer {
     /// first success.
     ///
     /// The `source` is the origin of the events, as a scope of its own: `webhooks.stripe`. The
-    /// other methods can change these settings: the [key of the scheme](Signature::key) is
-    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], an unknown
-    /// outcome runs again at the next delivery ([`OnUnknown::Rerun`]: senders deliver at least
-    /// once), and the query does not count. Nor does the body if the key is signed, because then
-    /// the id identifies the event; an unsigned key in a header, as GitHub's, could be combined
-    /// with any body. A scheme without a key of its own uses `Idempotency-Key`, until
-    /// [`IdempotencyLayer::key`] is set.
+    /// other methods can change these settings: the
+    /// [key of the scheme](crate::Signature::key) is required, the caller is anonymous, a success
+    /// is kept for a [week](crate::INBOX_RETENTION), an unknown outcome runs again at the next
+    /// delivery ([`OnUnknown::Rerun`]: senders deliver at least once), and the query does not
+    /// count. Nor does the body if the key is signed, because then the id identifies the event; an
+    /// unsigned key in a header, as GitHub's, could be combined with any body. A scheme without a
+    /// key of its own uses `Idempotency-Key`, until [`IdempotencyLayer::key`] is set.
     ///
     /// A redelivery whose first answer was [too large to keep](Policy::response_bytes_max), or a
     /// [stream](crate::Streaming), gets its status alone, not 410: senders disable an endpoint that

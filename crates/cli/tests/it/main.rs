@@ -41,5 +41,6 @@ mod service_api;
 mod starts;
 mod stops;
 mod stores;
+mod tables;
 mod verified_callers;
 mod webhooks;

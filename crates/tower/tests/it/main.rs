@@ -27,6 +27,7 @@ mod replays;
 mod requests;
 mod states;
 mod streams;
+mod tables;
 mod verified;
 mod webhooks;
 mod wire;

@@ -285,35 +285,6 @@ async fn a_request_that_joins_an_unreachable_upstream_gets_that_problem_and_the_
     assert_eq!(runs, 2);
 }
 
-#[tokio::test]
-async fn a_status_on_the_release_list_frees_the_key_and_any_other_of_its_kind_does_not() {
-    for (status, runs) in [
-        (200, 1),
-        (302, 1),
-        (400, 1),
-        (401, 2),
-        (402, 1),
-        (403, 2),
-        (404, 1),
-        (405, 2),
-        (409, 1),
-        (422, 1),
-        (425, 2),
-        (429, 2),
-        (501, 2),
-    ] {
-        let harness = Harness::new();
-        let status = StatusCode::from_u16(status).unwrap();
-        let app = harness.app(move |run| async move { (status, run.to_string()) });
-        let first = send(&app, charge("k", ORDER)).await;
-        assert_eq!((first.status, first.text()), (status, "1"));
-        let second = send(&app, charge("k", ORDER)).await;
-        let expected = (status, runs.to_string(), runs == 1);
-        assert_eq!((second.status, second.text().to_owned(), second.is_replayed()), expected);
-        assert_eq!(harness.runs(), runs, "{status}");
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_operators_act_is_followed_within_a_second_by_who_knew_the_answer() {
     let (harness, gate) = (Harness::new(), Gate::new());
