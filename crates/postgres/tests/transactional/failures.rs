@@ -84,6 +84,9 @@ async fn a_failed_transaction_records_no_value() {
     assert!(matches!(process.write("k").await, Outcome::Ran(_)));
 }
 
+/// The delay before the next cut while keys are written.
+const CUT_DELAY: Duration = Duration::from_millis(40);
+
 /// Wherever a connection is cut, also at the commit, each key has one entry, and every acknowledged
 /// one is there.
 #[tokio::test(flavor = "multi_thread")]
@@ -92,12 +95,17 @@ async fn randomly_cut_connections_duplicate_and_lose_nothing() {
     let proxy = Arc::new(Proxy::start(servers::postgres().port()));
     let direct = format!(":{}/", servers::postgres().port());
     let url = db.url.replace(&direct, &format!(":{}/", proxy.port()));
-    let cuts = Arc::new(AtomicU32::new(0));
+    let (cuts, written) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let cutter = tokio::spawn({
-        let (proxy, cuts) = (Arc::clone(&proxy), Arc::clone(&cuts));
+        let (proxy, cuts, written) = (Arc::clone(&proxy), Arc::clone(&cuts), Arc::clone(&written));
         async move {
+            let (mut delay, mut seen) = (CUT_DELAY, 0);
             loop {
-                sleep(Duration::from_millis(40)).await;
+                sleep(delay).await;
+                // On a busy machine a key takes longer than the shortest delay.
+                let now = written.load(Ordering::Relaxed);
+                delay = if now == seen { delay * 2 } else { CUT_DELAY };
+                seen = now;
                 proxy.cut();
                 cuts.fetch_add(1, Ordering::Relaxed);
             }
@@ -113,6 +121,7 @@ async fn randomly_cut_connections_duplicate_and_lose_nothing() {
             assert!(tries < 200, "{key} is never done");
         }
         keys.push(key);
+        written.fetch_add(1, Ordering::Relaxed);
     }
     cutter.abort();
     assert_eq!(db.entries().await, keys);
