@@ -31,7 +31,7 @@ use tokio::{
 use crate::connections::Connections;
 use crate::listen::accept::ConnectionAcceptor;
 use crate::listen::date::CachedDate;
-use crate::listen::worker::WorkerState;
+use crate::listen::worker_state::WorkerState;
 use crate::proxies::TrustedProxies;
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
 use crate::route::caller_verifiers::CallerVerifiers;

@@ -26,7 +26,7 @@ use super::{
     operation::DrivenOperation,
     pending::RemoteWait,
     renewals::{Renewal, Renewals},
-    unsettled::{UnsettledClaim, UnsettledClaims},
+    unsettled::{SettleWorker, UnsettledClaim, UnsettledClaims},
 };
 use crate::{
     Lease,
@@ -85,10 +85,21 @@ impl Driver {
         Self { former, peer, flight, permit, step, replied: false, ..driver }
     }
 
-    /// Retries a claim that may have been granted and whose client already has its reply.
-    pub(crate) async fn settle(shared: &Arc<EngineState>, entry: UnsettledClaim) {
-        let lease = Lease::new(entry.claim.id.clone(), shared.clock, None);
-        Box::new(Self::of(Arc::clone(shared), entry, lease)).drive(None).await;
+    /// Retries a claim in the background that may have been granted and whose client already has
+    /// its reply.
+    pub(crate) fn settle_later(shared: &Arc<EngineState>, entry: UnsettledClaim) {
+        if let Some(worker) = UnsettledClaims::add(shared, entry) {
+            tokio::spawn(Self::settle(worker));
+        }
+    }
+
+    /// Settles claims until none is left.
+    async fn settle(mut worker: SettleWorker) {
+        while let Some(entry) = worker.next() {
+            let shared = Arc::clone(&worker.shared);
+            let lease = Lease::new(entry.claim.id.clone(), shared.clock, None);
+            Box::new(Self::of(shared, entry, lease)).drive(None).await;
+        }
     }
 
     fn of(shared: Arc<EngineState>, entry: UnsettledClaim, lease: Lease) -> Self {
@@ -149,7 +160,7 @@ impl Driver {
                     self.send_reply(&mut operation, reply);
                     if self.flow.unsettled().is_some() {
                         let Self { shared, claim, flow, plan, began, .. } = *self;
-                        return UnsettledClaims::add(
+                        return Self::settle_later(
                             &shared,
                             UnsettledClaim { claim, flow, plan, began },
                         );
