@@ -44,7 +44,7 @@ async fn expiry(pending: impl Future<Output = OperationReply<()>>) -> (Reply, Op
 #[track_caller]
 fn assert_left((reply, expires_in): (Reply, Option<Duration>), expected: &Reply, left: Duration) {
     assert_eq!(reply, *expected);
-    let expires_in = expires_in.expect("a recorded answer");
+    let expires_in = expires_in.unwrap();
     assert!(expires_in <= left && expires_in + MILLIS >= left, "{expires_in:?}, not {left:?}");
 }
 

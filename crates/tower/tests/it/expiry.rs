@@ -1,8 +1,9 @@
 //! `Idempotency-Expires`: how long the record of an answer is kept.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::StatusCode;
+use jiff::Timestamp;
 use semel::core::{Dialect, Policy};
 
 use crate::harness::{Harness, ORDER, TestResponse, charge, send};
@@ -16,7 +17,7 @@ fn harness() -> Harness {
 }
 
 fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+    Timestamp::now().as_second().try_into().unwrap()
 }
 
 /// The date is rounded down, and retention counts from the claim.
