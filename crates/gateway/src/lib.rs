@@ -41,6 +41,7 @@ use crate::route::table::RouteTable;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::shutdown::{Shutdown, ShutdownPhase, ShutdownTrigger};
 use crate::tls::Certificate;
+pub use crate::tls::read_client_certificate;
 use crate::upstream::pool_map::PoolMap;
 use semel_config::{Config, Tls};
 

@@ -264,7 +264,7 @@ impl Once {
             ExecutionOutput::Ended(reply::execution_result(&end, &policy), Some(end))
         });
         match pending.await {
-            OperationReply::Replied(reply, run) => reply::outcome(reply, run, on_unknown),
+            OperationReply::Replied { reply, own, .. } => reply::outcome(reply, own, on_unknown),
             OperationReply::Early { recorded, .. } => {
                 reply::outcome(recorded.await, None, on_unknown)
             }
