@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 25] = [
+const PARTS: [&str; 26] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -34,7 +34,8 @@ const PARTS: [&str; 25] = [
     "instructions.pass",
     "instructions.claim",
     "instructions.replay",
-    "attacks",
+    "attacks.innocent",
+    "attacks.memory",
 ];
 
 #[derive(Debug)]
