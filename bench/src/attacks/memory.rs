@@ -3,13 +3,7 @@
 //! One client takes them all, in a way that keeps something in memory for each. Only the memory for
 //! guarded requests is limited lower than by default, so that the limit counts on any machine.
 
-use std::{
-    any::Any,
-    iter::repeat_n,
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{any::Any, iter::repeat_n, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use axum::http::Request;
