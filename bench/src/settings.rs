@@ -35,7 +35,8 @@ const PARTS: [&str; 26] = [
     "instructions.pass",
     "instructions.claim",
     "instructions.replay",
-    "attacks",
+    "attacks.innocent",
+    "attacks.memory",
 ];
 
 #[derive(Debug)]
