@@ -27,7 +27,7 @@ use semel_admin::{
     ApiState, ClaimRules, ClaimSeal, ServiceState,
     audit::{Approver, AuditLog},
 };
-use semel_config::{Api, Config, Limits, StoreUrl, audit_beside, lacks_shared_caller_secret};
+use semel_config::{Api, Config, StoreUrl, audit_beside, lacks_shared_caller_secret};
 use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
 use semel_telemetry::{EngineObserver, HeldCount, log_throttle::LogThrottle, metrics::Metrics};
 
@@ -297,7 +297,8 @@ impl ConfigReloader {
     }
 }
 
-/// Changed settings that are only read at start.
+/// Changed settings that are only read at start. Client connections read some limits at start, so a
+/// changed limit needs a restart, too.
 fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
     let api = |config: &Config| {
         let fixed = |api: &Api| (api.listen, api.threads, api.audit.clone());
@@ -321,15 +322,9 @@ fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
         ("gateway.threads", old.gateway.threads != new.gateway.threads),
         ("gateway.drain", old.gateway.drain != new.gateway.drain),
         ("api", api(old) != api(new) || token(old) != token(new)),
-        ("limits", fixed_limits(old) != fixed_limits(new)),
+        ("limits", old.limits != new.limits),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
-}
-
-/// The limits that are only read at start.
-fn fixed_limits(config: &Config) -> Limits {
-    let Limits { body_timeout, headers, .. } = Limits::default();
-    Limits { body_timeout, headers, ..config.limits }
 }
 
 /// A request from a signal.
@@ -366,5 +361,27 @@ impl Signals {
 
     async fn stop(&mut self) {
         while !matches!(self.next().await, ControlSignal::Stop) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_config::Overrides;
+
+    use super::*;
+
+    fn config(limits: &str) -> Config {
+        let text = format!("[gateway]\nupstream = \"http://127.0.0.1:1\"\n[limits]\n{limits}\n");
+        Config::read(None, &text, &Overrides::default(), &|_| None).unwrap()
+    }
+
+    /// Connections over HTTP/1.1 take all of them from the configuration at start.
+    #[test]
+    fn every_changed_limit_needs_a_restart() {
+        let old = config("");
+        assert!(restart_required(&old, &old).is_empty());
+        for limit in ["headers = 50", "body_timeout = \"5s\"", "connections = 500"] {
+            assert_eq!(restart_required(&old, &config(limit)), ["limits"], "{limit}");
+        }
     }
 }
