@@ -67,7 +67,9 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   instructions.pass    requests without a key, which pass unguarded
   instructions.claim   each request claims, executes and completes in SQLite
   instructions.replay  repeats that are answered from the record
-  attacks              an innocent client beside each attack on the gateway
+  attacks              all that follows
+  attacks.innocent     an innocent client beside each attack on the gateway
+  attacks.memory       memory of a gateway that has as many connections as it admits by default
 
   --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
