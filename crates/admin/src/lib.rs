@@ -26,6 +26,7 @@ pub mod base64;
 mod change;
 mod claims;
 pub mod filter;
+mod json_object;
 mod listen;
 pub mod moment;
 mod observed;

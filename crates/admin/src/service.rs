@@ -44,6 +44,7 @@ use crate::{
             RenewCall,
         },
     },
+    json_object,
     state::ApiState,
     tokens::{Credential, Permission},
 };
@@ -120,7 +121,7 @@ pub(super) async fn batch(
         let operation = operation.get().as_bytes();
         let caller = &caller;
         Box::pin(async move {
-            match serde_json::from_slice::<NamedCall>(operation) {
+            match json_object::from_slice::<NamedCall>(operation) {
                 Ok(named) => caller.run(named.op, operation, Some(named.op)).await.element(),
                 Err(error) => refuse_malformed(&error.to_string()).element(),
             }
@@ -408,7 +409,7 @@ fn read<'a, T: CallBody + Deserialize<'a>>(
     body: &'a [u8],
     batched: Option<Operation>,
 ) -> Result<T, Refused> {
-    let call: T = serde_json::from_slice(body)
+    let call: T = json_object::from_slice(body)
         .map_err(|error| refused(ApiError::malformed(&error.to_string())))?;
     if call.op().is_some() && batched.is_none() {
         return Err(refused(ApiError::malformed("`op` belongs in a batch")));

@@ -269,6 +269,10 @@ async fn a_claim_that_cannot_be_meant_is_refused() {
     for body in ["", "[]", "{", "{\"scope\":\"a\",\"scope\":\"b\"}"] {
         api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
     }
+    // An array is no object, even if its elements are those of the members.
+    let id = attempt_id(1);
+    let listed = format!("[null,\"invoices\",\"k\",\"{id}\"]");
+    api.call_as("JOBS", "claims", listed).await.assert_api_problem(400, "request-malformed");
     let twice = r#","payload":{"a":1,"a":2}}"#;
     let body = claim("k", 1).to_string().replace('}', twice);
     api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
