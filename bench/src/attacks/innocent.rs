@@ -40,8 +40,8 @@ pub(super) struct Asked {
     pub(super) total: usize,
 }
 
-/// Asks so often: with a key, without one, and with an event that is signed. It has a thread of its own, so that the rest of this
-/// program does not delay it.
+/// Asks so often: with a key, without one, and with an event that is signed. It has a thread of its
+/// own, so that the rest of this program does not delay it.
 pub(super) fn ask(gateway: SocketAddr, asks: usize) -> anyhow::Result<Asked> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
