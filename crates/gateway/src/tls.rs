@@ -120,6 +120,13 @@ pub(crate) fn client_certificate(
     certificate.map(|certificate| ClientCertificate::from_der(certificate)).transpose()
 }
 
+/// Reads the first certificate of a PEM file as that of a client. Its chain is not verified.
+pub fn read_client_certificate(path: &Path) -> anyhow::Result<ClientCertificate> {
+    let unreadable = || format!("cannot read a certificate from {}", path.display());
+    let der = CertificateDer::from_pem_file(path).with_context(unreadable)?;
+    ClientCertificate::from_der(&der).with_context(unreadable)
+}
+
 fn modified_times(files: &Tls) -> ModifiedTimes {
     let of = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
     [of(&files.certificate), of(&files.key), files.client_ca.as_deref().and_then(of)]

@@ -28,9 +28,9 @@ use self::{
     authorization::AuthorizationCredential,
     credential::{CredentialKind, CredentialLocation},
     failure::CallerRefusal,
+    network::require_network,
     request_parts::{
-        bounded, empty, named_caller, not_anonymous, only_cookie, only_line, plain,
-        require_network, unstable,
+        bounded, empty, named_caller, not_anonymous, only_cookie, only_line, plain, unstable,
     },
 };
 pub use self::{

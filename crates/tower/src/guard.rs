@@ -31,7 +31,7 @@ use crate::{
     cors,
     future::passed,
     grpc, handler_signals,
-    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
+    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED, date_after},
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
     memory::{MemoryUse, PeerMemory, Reservation},
@@ -469,14 +469,18 @@ async fn respond<B>(
     id: Option<RecordId>,
 ) -> Response<Body<B>> {
     let is_unguarded = |lease: &Lease| lease.fence().is_none();
+    let mut expires_in = None;
     let (mut response, outcome, lease, unguarded) = match pending.await {
-        OperationReply::Replied(reply, run) => {
-            let (lease, live) = run.map_or((None, None), |run| (Some(run.lease), run.value));
+        OperationReply::Replied { reply, own, expires_in: kept } => {
+            let (lease, live) = own.map_or((None, None), |run| (Some(run.lease), run.value));
             let unguarded =
                 matches!(reply, Reply::Unguarded(_)) || lease.as_ref().is_some_and(is_unguarded);
             let outcome = outcome_of(&reply, responder);
             match answer(reply, live, responder, memory.as_ref()) {
-                Ok(response) => (response, outcome, lease, unguarded),
+                Ok(response) => {
+                    expires_in = kept;
+                    (response, outcome, lease, unguarded)
+                }
                 Err(refusal) => {
                     config.semel.report(&config.scope, EventKind::Refused(refusal.problem));
                     let outcome = RequestOutcomeKind::Refused(refusal.problem);
@@ -491,6 +495,9 @@ async fn respond<B>(
             (live_response(value, Some(recorded)), outcome, Some(lease), unguarded)
         }
     };
+    if let Some(expires) = expires_in.and_then(|left| date_after(config::now(), left)) {
+        response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expires);
+    }
     if unguarded {
         response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
     }

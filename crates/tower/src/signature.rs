@@ -19,9 +19,9 @@ use http::{HeaderMap, HeaderName};
 use semel::core::{Problem, canonical::Pointer};
 
 pub use self::{
-    hmac::{Algorithm, Encoding, HmacScheme},
+    hmac::{Encoding, HmacScheme},
     presented::SignatureInvalid,
-    secret::SignatureError,
+    secret::{Algorithm, SignatureError},
 };
 use self::{
     presented::Presented,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     command_error::{self, CommandError},
     output::{Output, ProgressLine, Style},
-    resolve, table,
+    table,
     target::{Target, TargetArgs},
 };
 use semel_admin::{
@@ -231,12 +231,27 @@ impl PreviewGroup {
     }
 }
 
+/// An answer in a few words.
+pub(super) fn describe(answer: &AnswerInput) -> String {
+    let headers = match answer.headers.len() {
+        0 => String::new(),
+        1 => ", 1 header".to_owned(),
+        number => format!(", {number} headers"),
+    };
+    let body = match (&answer.body, &answer.body_base64) {
+        (Some(text), _) => escape::line(&text.chars().take(200).collect::<String>()),
+        (None, Some(_)) => "(a body that is not text)".to_owned(),
+        (None, None) => "(no body)".to_owned(),
+    };
+    format!("{}{headers}, {body}", answer.status)
+}
+
 /// The question that the operator confirms.
 fn confirmation_prompt(matched: usize, outcome: &ResolveOutcome) -> String {
     let (number, to) = (table::number(count(matched)), outcome.to.as_str());
     let effect = match &outcome.answer {
         Some(answer) => {
-            let answer = resolve::describe(answer);
+            let answer = describe(answer);
             format!("every retry of each of them gets this answer from now on: {answer}")
         }
         None => {

@@ -8,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use semel_http1::Http1ResponseBody;
 use semel_http1::lazy_timer::SharedLazyTimer;
@@ -59,6 +60,9 @@ pub(crate) struct ResponseBody {
     /// The error to return on the next poll.
     pending_error: Option<BodyReadError>,
 }
+
+/// The body of a response to a client: from an upstream or a record, or made by the gateway.
+pub(crate) type GatewayBody = Either<Body<ResponseBody>, Full<Bytes>>;
 
 /// A body received from an upstream.
 #[derive(Debug)]

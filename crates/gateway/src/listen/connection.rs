@@ -23,14 +23,14 @@ use tokio::{
 
 use crate::body::ClientBody;
 use crate::connections::{ActiveRequest, AwaitedBody, OpenStream};
-use crate::listen::accept::Accepted;
+use crate::forward::response_body::GatewayBody;
+use crate::listen::accepted::Accepted;
 use crate::listen::empty_body;
 use crate::listen::http1_service::ClientRequests;
 use crate::listen::stream_timeout::{StreamBody, StreamExecutor};
-use crate::listen::worker::WorkerState;
+use crate::listen::worker_state::WorkerState;
 use crate::peer::ClientPeer;
 use crate::route::bad_request;
-use crate::route::table::GatewayBody;
 use crate::shutdown::{Shutdown, ShutdownListener, ShutdownPhase};
 use semel_http1::Io;
 use semel_http1::io::WriteTimeout;

@@ -11,22 +11,16 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
-use semel_tower::MemoryBudget;
 use tokio::{
     runtime::Builder,
     sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
 
-use crate::listen::accept::Accepted;
+use crate::listen::accepted::Accepted;
 use crate::listen::connection;
-use crate::listen::date::CachedDate;
-use crate::route::table::RouteTable;
-use crate::shutdown::{Shutdown, ShutdownPhase};
-use crate::upstream::pool_map::PoolMap;
-use semel_config::Limits;
-use semel_telemetry::metrics::Metrics;
+use crate::listen::worker_state::WorkerState;
+use crate::shutdown::ShutdownPhase;
 
 /// Interval at which idle upstream connections are pruned.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,18 +28,6 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(1);
 /// Period of a timer that is always registered. Without one, each timer that a request sets may be
 /// the earliest, and tokio wakes itself through the kernel for it.
 const TIMER_TICK: Duration = Duration::from_millis(20);
-
-/// State shared by all connections of a worker.
-#[derive(Debug)]
-pub(crate) struct WorkerState {
-    pub(crate) route_table: ArcSwap<RouteTable>,
-    pub(crate) pools: PoolMap,
-    pub(crate) limits: Limits,
-    pub(crate) shutdown: Shutdown,
-    pub(crate) date: CachedDate,
-    pub(crate) memory: MemoryBudget,
-    pub(crate) metrics: Arc<Metrics>,
-}
 
 /// Sends connections to a worker.
 #[derive(Clone, Debug)]

@@ -5,21 +5,11 @@ use http::{HeaderMap, HeaderName};
 use super::{
     SignatureError, SignatureInvalid,
     presented::{Presented, decode_signatures, line, timestamp},
-    secret::{base64, hex},
+    secret::{Algorithm, base64, hex},
 };
 
 const BODY: &str = "{body}";
 const TIMESTAMP: &str = "{timestamp}";
-
-/// The hash under the HMAC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
-    /// SHA-256, which nearly all senders use.
-    #[default]
-    Sha256,
-    /// SHA-512.
-    Sha512,
-}
 
 /// How a signature is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

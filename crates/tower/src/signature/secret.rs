@@ -4,8 +4,18 @@ use data_encoding::{BASE64_NOPAD, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Sha256, Sha512};
 
-use super::{Algorithm, presented::Presented};
+use super::presented::Presented;
 use crate::SECRET_BYTES_MIN;
+
+/// The hash under the HMAC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// SHA-256, which nearly all senders use.
+    #[default]
+    Sha256,
+    /// SHA-512.
+    Sha512,
+}
 
 /// Why a [`Signature`](super::Signature) cannot be built. No message contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ mod advice;
 mod builders;
 mod callers;
 mod crowds;
+mod expiry;
 mod grpc;
 mod hangups;
 mod harness;
