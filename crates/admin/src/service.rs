@@ -9,7 +9,7 @@ use std::{
     future::{Future, poll_fn},
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -232,12 +232,19 @@ impl ApiCall<'_> {
     }
 
     async fn claim(&self, call: ClaimCall<'_>, batched: bool) -> Result<ServiceReply, Refused> {
-        if self.state.draining.load(Ordering::Relaxed) {
+        if *self.state.draining.borrow() {
             return Err(refused(ApiError::draining()));
         }
         let (request, owner) = self.begin_request(&call, batched)?;
         let (id, lease) = (request.id.clone(), request.policy.lease);
-        match self.state.semel.remote_claim(request, owner).await {
+        let mut draining = self.state.draining.clone();
+        let claimed = tokio::select! {
+            biased;
+            claimed = self.state.semel.remote_claim(request, owner) => claimed,
+            // The client repeats the claim and gets the same one, from another server.
+            _ = draining.wait_for(|draining| *draining) => return Err(refused(ApiError::draining())),
+        };
+        match claimed {
             RemoteClaim::Execute(Grant { fence, attempt, .. }) => {
                 let held = HeldClaim { id, by: Claimant::new(fence, owner), lease };
                 let Some(sealed) = self.state.service.seal.seal(&held) else {
