@@ -14,6 +14,7 @@ use super::{
     action_error::ActionError,
     actions,
     api_error::ApiError,
+    json_object,
     requests::{self, AuditNote, DeleteRequest, ResolveManyRequest, ResolveRequest},
     responses::{ActionResultView, ResolveManyView, SweepView},
     service::has_json,
@@ -153,7 +154,7 @@ fn read<T: DeserializeOwned>(
         StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large("The body is larger than 2 MiB."),
         _ => ApiError::malformed("the body did not arrive"),
     })?;
-    serde_json::from_slice(&body).map_err(|error| ApiError::malformed(&error.to_string()))
+    json_object::from_slice(&body).map_err(|error| ApiError::malformed(&error.to_string()))
 }
 
 /// The token says that it is an operator; which one, only the operator's own word says.

@@ -27,6 +27,7 @@ pub mod base64;
 mod change;
 mod claims;
 pub mod filter;
+mod json_object;
 mod listen;
 mod openapi;
 mod read;

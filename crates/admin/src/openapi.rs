@@ -137,6 +137,24 @@ fn document() -> Value {
     })
 }
 
+impl ReplyKind {
+    /// Whether a reply may have a claim, which other operations take.
+    fn grants_claim(&self) -> bool {
+        matches!(self, Self::Json("ClaimReply"))
+    }
+}
+
+/// The operations that take the claim of a reply.
+fn claim_links() -> Value {
+    let link = |endpoint: &Endpoint| {
+        let body = json!({ "claim": "$response.body#/claim" });
+        let link = json!({ "operationId": endpoint.name, "requestBody": body });
+        (endpoint.name.to_owned(), link)
+    };
+    let takes_claim = |endpoint: &&Endpoint| endpoint.path.starts_with("/v1/claims/");
+    Value::Object(ENDPOINTS.iter().filter(takes_claim).map(link).collect())
+}
+
 impl Endpoint {
     fn operation(&self) -> Value {
         let mut operation = json!({
@@ -171,7 +189,10 @@ impl Endpoint {
             ReplyKind::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
         };
         let mut responses = Map::new();
-        let done = json!({ "description": "Done", "content": content });
+        let mut done = json!({ "description": "Done", "content": content });
+        if self.reply.grants_claim() {
+            done["links"] = claim_links();
+        }
         responses.insert("200".to_owned(), done);
         let permission_statuses: &[u16] = if self.permission.is_some() { &[401, 403] } else { &[] };
         // 421: a listener on a loopback address refuses other hosts before routing.

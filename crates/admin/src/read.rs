@@ -1,10 +1,6 @@
 //! Read requests: health, metrics, records.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -48,7 +44,7 @@ pub(super) async fn healthz() -> &'static str {
 }
 
 pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'static str, ApiError> {
-    if state.draining.load(Ordering::Relaxed) {
+    if *state.draining.borrow() {
         return Err(ApiError::draining());
     }
     match timeout(READY_TIMEOUT, state.semel.store().epoch()).await {

@@ -1,14 +1,10 @@
 //! What the handlers of the API share: the engine, the metrics, the token, the audit log.
 
-use std::{
-    fmt,
-    net::SocketAddr,
-    pin::Pin,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{fmt, net::SocketAddr, pin::Pin, sync::Arc};
 
 use axum::http::HeaderMap;
 use semel::Semel;
+use tokio::sync::watch;
 
 use crate::{
     api_error::ApiError,
@@ -40,8 +36,8 @@ pub struct ApiState {
     pub audit: AuditLog,
     /// Applies a changed configuration.
     pub reload: ReloadFn,
-    /// Whether the server is draining.
-    pub draining: Arc<AtomicBool>,
+    /// Whether the server is draining. A change ends the claims that wait.
+    pub draining: watch::Receiver<bool>,
     /// Throttles log lines about wrong tokens.
     pub auth_failures: LogThrottle,
 }

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::oneshot,
+    sync::{oneshot, watch},
 };
 
 use super::*;
@@ -45,7 +45,7 @@ struct TestApi {
     semel: Semel,
     folder: TempDir,
     reloads: Arc<AtomicU32>,
-    draining: Arc<AtomicBool>,
+    draining: watch::Sender<bool>,
     stop: Option<oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
 }
@@ -100,7 +100,8 @@ impl TestApi {
         let folder = tempfile::tempdir().unwrap();
         let semel = Semel::new(store);
         let reloads = Arc::new(AtomicU32::new(0));
-        let (counted, draining) = (Arc::clone(&reloads), Arc::new(AtomicBool::new(false)));
+        let counted = Arc::clone(&reloads);
+        let (draining, is_draining) = watch::channel(false);
         let state = ApiState {
             semel: semel.clone(),
             metrics: Metrics::new([]),
@@ -114,7 +115,7 @@ impl TestApi {
                 };
                 Box::pin(async { reloaded })
             }),
-            draining: Arc::clone(&draining),
+            draining: is_draining,
             auth_failures: LogThrottle::default(),
         };
         let (stop, stopped) = oneshot::channel();
@@ -223,7 +224,7 @@ async fn a_draining_server_is_healthy_but_not_ready() {
         let answer = api.get(path).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, body));
     }
-    api.draining.store(true, Ordering::Relaxed);
+    api.draining.send_replace(true);
     assert_eq!(api.get("/healthz").await.status, 200);
     api.get("/readyz").await.assert_api_problem(503, "draining");
 }

@@ -1,13 +1,6 @@
 //! The lifecycle of a server: start, serve, reload, drain, shut down.
 
-use std::{
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use semel::Semel;
@@ -15,7 +8,7 @@ use semel_tower::MemoryBudget;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::{Mutex, oneshot},
+    sync::{Mutex, oneshot, watch},
     task::JoinHandle,
 };
 
@@ -49,7 +42,7 @@ pub(crate) struct Server {
 /// The API listener.
 pub(crate) struct ApiServer {
     pub(crate) address: std::net::SocketAddr,
-    draining: Arc<AtomicBool>,
+    draining: watch::Sender<bool>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -134,7 +127,7 @@ fn start_api(
     reload: &Arc<ConfigReloader>,
 ) -> anyhow::Result<ApiServer> {
     let address = listener.local_addr()?;
-    let draining = Arc::new(AtomicBool::new(false));
+    let (draining, is_draining) = watch::channel(false);
     let reload = Arc::clone(reload);
     let (tokens, audit) = (store::api_tokens(api)?, AuditLog::at(&api.audit));
     match (tokens.can_change(), &reload.startup_config.store) {
@@ -156,7 +149,7 @@ fn start_api(
             let reload = Arc::clone(&reload);
             Box::pin(async move { reload.run(approver).await })
         }),
-        draining: Arc::clone(&draining),
+        draining: is_draining,
         auth_failures: LogThrottle::default(),
     };
     let (stop, stopped) = oneshot::channel();
@@ -229,7 +222,7 @@ impl Server {
     /// Stops, and returns what was still running after `timeout`.
     pub(crate) async fn stop(self, timeout: Duration) -> DrainReport {
         if let Some(api) = &self.api {
-            api.draining.store(true, Ordering::Relaxed);
+            let _ = api.draining.send(true);
         }
         let report = match self.gateway {
             Some(gateway) => gateway.shutdown(timeout).await,

@@ -269,6 +269,10 @@ async fn a_claim_that_cannot_be_meant_is_refused() {
     for body in ["", "[]", "{", "{\"scope\":\"a\",\"scope\":\"b\"}"] {
         api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
     }
+    // An array is no object, even if its elements are those of the members.
+    let id = attempt_id(1);
+    let listed = format!("[null,\"invoices\",\"k\",\"{id}\"]");
+    api.call_as("JOBS", "claims", listed).await.assert_api_problem(400, "request-malformed");
     let twice = r#","payload":{"a":1,"a":2}}"#;
     let body = claim("k", 1).to_string().replace('}', twice);
     api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
@@ -389,7 +393,14 @@ async fn without_its_store_the_api_asks_for_the_same_call_again() {
 async fn a_draining_server_ends_claims_and_grants_none() {
     let api = api().await;
     let granted = api.granted("k", 1).await;
-    api.draining.store(true, Ordering::Relaxed);
+    let waiting = with(claim("k", 2), json!({ "wait": "1m" }));
+    let (waited, ()) = tokio::join!(api.call("claims", waiting), async {
+        until(|| api.semel.waiting() == 1).await;
+        api.draining.send_replace(true);
+    });
+    waited.assert_api_problem(503, "draining");
+    assert_eq!(waited.header("x-should-retry"), Some("true"));
+    until(|| api.semel.waiting() == 0).await;
     api.call("claims", claim("other", 1)).await.assert_api_problem(503, "draining");
     let done = api.call("claims/complete", json!({ "claim": granted["claim"] })).await;
     assert_eq!(done.status, 200);
