@@ -45,7 +45,7 @@ const OTHER_FILES: u64 = 200;
 const CONNECTING: usize = 128;
 
 /// How long one connection may take until it holds what it can.
-const HOLD_TIMEOUT: Duration = Duration::from_secs(20);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long nothing is taken before a stalled connection counts as full.
 const STALL: Duration = Duration::from_millis(500);
@@ -201,7 +201,7 @@ pub(super) fn run(
     report: &mut Report,
     upstream: &AttackedUpstream,
 ) -> anyhow::Result<()> {
-    let most = settings.or_quick(CONNECTIONS, 200);
+    let most = settings.or_quick(CONNECTIONS, 1000);
     let files_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = u64::try_from(most)? + OTHER_FILES;
     ensure!(files <= files_max, "{files_max} files may be open, {files} are needed: ulimit -n");

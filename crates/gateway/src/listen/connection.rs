@@ -38,6 +38,11 @@ use semel_http1::io::WriteTimeout;
 /// Concurrent requests on one HTTP/2 connection of a client.
 const CLIENT_STREAMS_MAX: u32 = 200;
 
+/// Bytes of a request body that one HTTP/2 stream may send ahead of its reader. A window that grows
+/// with the speed of a client would let a client that was fast hold megabytes. It is the default of
+/// the protocol: a smaller one does not bind a client that never acknowledges it.
+const STREAM_WINDOW: u32 = 65_535;
+
 /// Bytes of a response that one HTTP/2 stream buffers for a client that does not read its socket,
 /// whatever its window. A chunk of the upstream may exceed it.
 const STREAM_SEND_BUFFER: usize = 32 << 10;
@@ -251,7 +256,10 @@ fn http2_builder(worker: &WorkerState) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(StreamExecutor { timeout, metrics });
     builder
         .timer(TokioTimer::new())
-        .adaptive_window(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        // Streams whose bodies are not taken leave the others their windows: the connection may be
+        // that of a proxy with many clients.
+        .initial_connection_window_size(STREAM_WINDOW * CLIENT_STREAMS_MAX)
         .keep_alive_interval(PING_INTERVAL)
         .max_concurrent_streams(CLIENT_STREAMS_MAX)
         .max_send_buf_size(STREAM_SEND_BUFFER)

@@ -181,6 +181,8 @@ where
                 if memchr(b'\n', new).is_some() || state.input.len() >= head_limits.bytes {
                     match parse::take_head(&mut state.input, head_limits) {
                         Ok(Some(head)) => {
+                            // The head holds a copy.
+                            state.input.shrink();
                             return Poll::Ready(NextRequest::Head(Box::new(head)));
                         }
                         Ok(None) => {}
@@ -188,7 +190,7 @@ where
                     }
                 }
                 seen = state.input.len();
-                if let Poll::Ready(read) = state.poll_fill(context) {
+                if let Poll::Ready(read) = state.poll_fill_head(head_limits.bytes, context) {
                     if matches!(read, Ok(0) | Err(_)) {
                         return Poll::Ready(NextRequest::End);
                     }
