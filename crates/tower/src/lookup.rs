@@ -75,7 +75,7 @@ async fn look_up<B>(
 /// Writes the document, in memory that is reserved before: with its escapes, a text is up to six
 /// times as long as the answer.
 fn write(document: &Value, memory: Option<&PeerMemory>) -> Result<BufferedBody, RequestRefusal> {
-    let mut length = ByteCounter(0);
+    let mut length = TextLength(0);
     // Neither counting nor writing to a String can fail.
     let _ = write!(length, "{document}");
     let reserve = |memory: &PeerMemory| {
@@ -91,9 +91,9 @@ fn write(document: &Value, memory: Option<&PeerMemory>) -> Result<BufferedBody, 
 }
 
 /// Counts the bytes of a text.
-struct ByteCounter(usize);
+struct TextLength(usize);
 
-impl fmt::Write for ByteCounter {
+impl fmt::Write for TextLength {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0 = self.0.saturating_add(text.len());
         Ok(())
