@@ -31,7 +31,8 @@ pub(crate) fn modules_have_no_cycles(tree: &Tree) -> Vec<Finding> {
     for (name, path, text) in sources {
         crates.entry(name).or_default().extend(Source::read(name, path, text));
     }
-    crates.values().flat_map(|sources| edges(sources).into_values()).flat_map(cycles).collect()
+    let folders = crates.values().flat_map(|sources| edges(sources).into_values());
+    folders.flat_map(|edges| cycles(&edges)).collect()
 }
 
 /// `crates/core` of `crates/core/src/key.rs`.
@@ -298,8 +299,7 @@ fn use_tree<'a>(tokens: &[Token<'a>], at: usize) -> (Vec<Leaf<'a>>, usize) {
 }
 
 /// One finding for each group of modules that need each other, with a shortest cycle in it.
-fn cycles(edges: Edges<'_>) -> Vec<Finding> {
-    let edges = &edges;
+fn cycles(edges: &Edges<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut done = BTreeSet::new();
     for start in edges.keys() {

@@ -1,4 +1,4 @@
-//! Records in the transactions of `SQLAlchemy` and node-postgres, by the functions that
+//! Records in the transactions of ``SQLAlchemy`` and node-postgres, by the functions that
 //! `semel migrate` installs: clients are killed between every two statements, and the database in
 //! between.
 

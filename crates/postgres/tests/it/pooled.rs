@@ -1,4 +1,4 @@
-//! Behaviour behind a shared_pgbouncer, where session settings do not last.
+//! Behaviour behind a shared `PgBouncer`, where session settings do not last.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     harness::{TEST_TIMEOUT, claim, granted, in_time},
 };
 
-/// Options with the role of the fixture, through the shared_pgbouncer.
+/// Options with the role of the fixture, through the shared `PgBouncer`.
 fn as_role(db: &Pg) -> Options {
     let (role, schema) = (&db.role, &db.schema);
     let url = format!(
@@ -64,7 +64,7 @@ async fn an_operators_action_has_a_lock_timeout() {
     assert_eq!(reply, Resolved::Applied);
 }
 
-/// The shared_pgbouncer keeps its clients when the database behind it is replaced.
+/// The shared `PgBouncer` keeps its clients when the database behind it is replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_replaced_behind_the_pooler_is_detected() {
     let db = Pg::new(Access::Pooled).await;
