@@ -3,10 +3,13 @@
 //! takes.
 //!
 //! The limits of the gateway are low, so that each attack reaches them from one machine. Each
-//! attack has a gateway of its own, whose peak of memory is its own too.
+//! attack has a gateway of its own, whose peak of memory is its own too. [`memory`] measures what
+//! connections take where their limits are the default ones.
 
 mod attack;
+mod event;
 mod innocent;
+mod memory;
 mod server;
 
 use std::{path::Path, thread, time::Duration};
@@ -21,10 +24,10 @@ use crate::{
 use self::{
     attack::Attack,
     innocent::Asked,
-    server::{AttackedUpstream, Gateway},
+    server::{AttackedUpstream, Gateway, GatewayLimits},
 };
 
-const FAMILY: &str = "attacks";
+const PART: &str = "attacks.innocent";
 
 /// `limits.memory` of the gateway, in MiB.
 const MEMORY_MIB: u32 = 64;
@@ -39,10 +42,27 @@ const P99_MAX_MS: f64 = 100.0;
 const LEAD: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    if !settings.wants(FAMILY) {
+    if !settings.wants(PART) && !settings.wants(memory::PART) {
         return Ok(());
     }
     let upstream = AttackedUpstream::start()?;
+    if settings.wants(PART) {
+        each(settings, report, &upstream)?;
+    }
+    if settings.wants(memory::PART) {
+        memory::run(settings, report, &upstream)?;
+    }
+    progress_end();
+    report.note(format!("attacks: load {} at the end", machine::load()));
+    Ok(())
+}
+
+/// The innocent client beside each attack.
+fn each(
+    settings: &Settings,
+    report: &mut Report,
+    upstream: &AttackedUpstream,
+) -> anyhow::Result<()> {
     let asks = settings.or_quick(250, 50);
     let mut table = vec![[
         "attack".to_owned(),
@@ -54,14 +74,14 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     for attack in Attack::ALL {
         progress(&format!("attacks: {}", attack.name()));
         let folder = files::scratch_folder(settings)?;
-        let (asked, peak_mib) = beside(attack, &settings.program, &upstream, folder.path(), asks)?;
+        let (asked, peak_mib) = beside(attack, &settings.program, upstream, folder.path(), asks)?;
         let name = attack.name();
         let line = |what: &str| format!("{name}: {what}");
-        report.line(FAMILY, line("p50"), "ms", &[asked.p50_ms]);
-        report.judge(FAMILY, line("p99"), "ms", &[asked.p99_ms], Target::Below(P99_MAX_MS));
-        report.judge(FAMILY, line("refusals"), "", &[asked.refusals], Target::AtMost(0.0));
+        report.line(PART, line("p50"), "ms", &[asked.p50_ms]);
+        report.judge(PART, line("p99"), "ms", &[asked.p99_ms], Target::Below(P99_MAX_MS));
+        report.judge(PART, line("refusals"), "", &[asked.refusals], Target::AtMost(0.0));
         let memory_max = Target::AtMost(f64::from(MEMORY_MIB + REST_MIB));
-        report.judge(FAMILY, line("peak memory"), "MiB", &[peak_mib], memory_max);
+        report.judge(PART, line("peak memory"), "MiB", &[peak_mib], memory_max);
         table.push([
             name.to_owned(),
             format!("{:.1}", asked.p50_ms),
@@ -70,9 +90,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
             format!("{peak_mib:.0}"),
         ]);
     }
-    progress_end();
     report.note(text_of(&table));
-    report.note(format!("attacks: load {} at the end", machine::load()));
     Ok(())
 }
 
@@ -84,7 +102,7 @@ fn beside(
     folder: &Path,
     asks: usize,
 ) -> anyhow::Result<(Asked, f64)> {
-    let gateway = Gateway::start(program, upstream.port, folder)?;
+    let gateway = Gateway::start(program, upstream.port, folder, GatewayLimits::Low)?;
     let attackers = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("attacker")
@@ -99,15 +117,14 @@ fn beside(
 }
 
 /// The rows of a table, in columns.
-fn text_of(rows: &[[String; 5]]) -> String {
+fn text_of<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let lines = rows.iter().map(|[name, cells @ ..]| {
-        let first = width(0);
-        let cells = cells.iter().enumerate().map(|(at, cell)| {
-            let width = width(at + 1);
-            format!("  {cell:>width$}")
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = width(column);
+            if column == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") }
         });
-        format!("{name:first$}{}", cells.collect::<String>())
+        cells.collect::<String>()
     });
     lines.collect::<Vec<_>>().join("\n")
 }

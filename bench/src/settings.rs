@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 25] = [
+const PARTS: [&str; 28] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -31,10 +31,13 @@ const PARTS: [&str; 25] = [
     "gateway.replay",
     "gateway.slow",
     "gateway.memory",
+    "gateway.jwt",
+    "api",
     "instructions.pass",
     "instructions.claim",
     "instructions.replay",
-    "attacks",
+    "attacks.innocent",
+    "attacks.memory",
 ];
 
 #[derive(Debug)]
@@ -158,6 +161,7 @@ mod tests {
     fn a_family_wants_all_its_parts() {
         let settings = Settings::parse(&["sqlite"]).unwrap();
         assert!(settings.wants("sqlite.open") && !settings.wants("core"));
+        assert!(Settings::parse(&["gateway.jwt"]).unwrap().wants("gateway.jwt"));
         let settings = Settings::parse(&["sqlite.open", "--quick"]).unwrap();
         assert!(settings.wants("sqlite.open") && !settings.wants("sqlite.size"));
         assert!(Settings::parse(&[]).unwrap().wants("core"));

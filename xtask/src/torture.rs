@@ -3,7 +3,7 @@
 //! Each such test has a short edition that `cargo xtask test` runs, and a long one that it chooses
 //! when `SEMEL_TORTURE` is set. After them come the features one by one, where `cargo hack` is
 //! installed, and the checks that need a release build or the network: the program as it is
-//! released, and `cargo deny`.
+//! released, and `cargo deny`, without which the run fails.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +15,10 @@ use crate::{debian, dist, frameworks, run};
 /// Counts the torture tests first: a filter that matches nothing would pass without a word.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     debian::need_servers()?;
+    if let Err(what) = need_deny(root) {
+        // Nothing before it needs it.
+        println!("{}", run::notice(&format!("this will fail at its end: {what}")));
+    }
     println!("building, then counting the tests");
     let listed = run::output(cargo_test(root).args(["--list", "torture"]))?;
     let names = tests_in(&listed);
@@ -57,14 +61,20 @@ fn features(root: &Path) -> anyhow::Result<()> {
     run::step("features", hack.env("RUSTFLAGS", "-D warnings"))
 }
 
+fn need_deny(root: &Path) -> anyhow::Result<()> {
+    if !run::works(&mut run::cargo(root, &["deny", "--version"])) {
+        bail!(
+            "known vulnerabilities are looked for by cargo-deny; install with: cargo install \
+             --locked cargo-deny"
+        );
+    }
+    Ok(())
+}
+
 /// Known vulnerabilities, withdrawn versions, licences and sources, for every platform. It reads a
 /// database of advisories from the network.
 fn deny(root: &Path) -> anyhow::Result<()> {
-    if !run::works(&mut run::cargo(root, &["deny", "--version"])) {
-        let install = "cargo install --locked cargo-deny";
-        println!("{}", run::notice(&format!("cargo deny skipped; install with: {install}")));
-        return Ok(());
-    }
+    need_deny(root)?;
     run::step("deny", &mut run::cargo(root, &["deny", "--locked", "check"]))
 }
 

@@ -12,6 +12,8 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 
+use crate::attacks::event;
+
 /// Another address than the attackers'.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -24,8 +26,8 @@ const BETWEEN_PACKETS: Duration = Duration::from_millis(4);
 /// A request that takes longer counts as refused.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One request in so many is sent on a new connection.
-const RECONNECTS_EVERY: usize = 3;
+/// One request in so many is sent on a new connection. Each of the three kinds of requests is.
+const RECONNECTS_EVERY: usize = 4;
 
 const BODY: &str = r#"{"amount":100,"currency":"eur"}"#;
 
@@ -38,8 +40,8 @@ pub(super) struct Asked {
     pub(super) total: usize,
 }
 
-/// Asks so often, with and without a key. It has a thread of its own, so that the rest of this
-/// program does not delay it.
+/// Asks so often: with a key, without one, and with an event that is signed. It has a thread of its
+/// own, so that the rest of this program does not delay it.
 pub(super) fn ask(gateway: SocketAddr, asks: usize) -> anyhow::Result<Asked> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -81,13 +83,20 @@ async fn exchange(
         *stream = Some(connected);
     }
     let stream = stream.as_mut().context("connected")?;
-    let key = if number.is_multiple_of(2) {
-        format!("idempotency-key: innocent-{number}\r\nx-merchant-id: innocent\r\n")
-    } else {
-        String::new()
+    let (path, lines) = match number % 3 {
+        0 => (
+            "/charges",
+            format!("idempotency-key: innocent-{number}\r\nx-merchant-id: innocent\r\n"),
+        ),
+        1 => ("/charges", String::new()),
+        _ => {
+            let signature = event::signature(BODY.as_bytes());
+            let (id, name) = (event::ID, event::SIGNATURE);
+            (event::PATH, format!("{id}: innocent-{number}\r\n{name}: {signature}\r\n"))
+        }
     };
     let head = format!(
-        "POST /charges HTTP/1.1\r\nhost: shop.example\r\ncontent-type: application/json\r\n{key}\
+        "POST {path} HTTP/1.1\r\nhost: shop.example\r\ncontent-type: application/json\r\n{lines}\
          content-length: {}\r\n\r\n",
         BODY.len(),
     );

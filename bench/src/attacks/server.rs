@@ -13,13 +13,18 @@ use std::{
 use anyhow::Context as _;
 use axum::{
     Router,
-    body::Bytes,
-    http::StatusCode,
+    body::{Body, Bytes},
+    extract::Request,
+    http::{Response, StatusCode, header},
     routing::{any, get, post},
 };
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-use crate::{attacks::MEMORY_MIB, http::program::Program};
+use crate::{
+    attacks::{MEMORY_MIB, event},
+    http::program::Program,
+};
 
 /// The size of a large answer.
 const LARGE_BYTES: usize = 1 << 20;
@@ -56,10 +61,66 @@ impl AttackedUpstream {
             .route("/large", any(large))
             .route("/slow", post(slow))
             .route("/charges", post(async |_: Bytes| (StatusCode::CREATED, "{\"paid\":true}")))
+            .route(event::PATH, post(async |_: Bytes| (StatusCode::CREATED, "taken")))
             .route("/free", post(async |_: Bytes| StatusCode::OK))
+            .route("/broken", post(async || StatusCode::INTERNAL_SERVER_ERROR))
+            .route("/socket", get(socket))
+            .route("/stuck", post(stuck))
             .route("/", get(async || "here"));
         runtime.spawn(async move { axum::serve(listener, routes).await });
         Ok(Self { port, _runtime: runtime })
+    }
+}
+
+/// Does not take the body of a request until the client is gone.
+async fn stuck(_: Request) {
+    std::future::pending().await
+}
+
+/// Takes a WebSocket and is silent on it. All clients send the same key.
+async fn socket(request: Request) -> Response<Body> {
+    let upgrade = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        if let Ok(upgraded) = upgrade.await {
+            let _ = tokio::io::copy(&mut TokioIo::new(upgraded), &mut tokio::io::sink()).await;
+        }
+    });
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    for (name, value) in [
+        (header::CONNECTION, "upgrade"),
+        (header::UPGRADE, "websocket"),
+        (header::SEC_WEBSOCKET_ACCEPT, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+    ] {
+        answer.headers_mut().insert(name, header::HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// What a gateway allows its clients.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GatewayLimits {
+    /// So little that one client can reach it.
+    Low,
+    Default,
+}
+
+impl GatewayLimits {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Low => {
+                "in_flight = 120
+per_caller = 100
+waiting = 120
+connections = 300
+body_timeout = \"60s\"
+body_start_timeout = \"60s\"
+answer_timeout = \"2s\"
+held_per_caller = 200
+"
+            }
+            Self::Default => "",
+        }
     }
 }
 
@@ -71,13 +132,19 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts a gateway with low limits, on a new store in `folder`.
-    pub(super) fn start(program: &Path, upstream: u16, folder: &Path) -> anyhow::Result<Self> {
+    /// Starts a gateway on a new store in `folder`.
+    pub(super) fn start(
+        program: &Path,
+        upstream: u16,
+        folder: &Path,
+        limits: GatewayLimits,
+    ) -> anyhow::Result<Self> {
         let config = folder.join("semel.toml");
         let store = folder.join("semel.db");
-        fs::write(&config, configuration(upstream, &store.display().to_string()))?;
+        fs::write(&config, configuration(upstream, &store.display().to_string(), limits))?;
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(&config).args(["--log-level", "error"]);
+        command.env(event::SECRET_VARIABLE, event::SECRET);
         let mut program = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
         let output = program.child().stderr.take().context("the gateway has no output")?;
         let mut lines = BufReader::new(output).lines();
@@ -103,7 +170,7 @@ impl Gateway {
     }
 }
 
-fn configuration(upstream: u16, store: &str) -> String {
+fn configuration(upstream: u16, store: &str, limits: GatewayLimits) -> String {
     format!(
         "store = \"sqlite:{store}\"
 
@@ -116,16 +183,21 @@ listen = \"off\"
 
 [limits]
 memory = \"{MEMORY_MIB}MiB\"
-in_flight = 120
-per_caller = 100
-waiting = 120
-connections = 300
-body_timeout = \"60s\"
-body_start_timeout = \"60s\"
-answer_timeout = \"2s\"
-
+{limits}
 [defaults]
 caller = [{{ header = \"x-merchant-id\" }}, \"anonymous\"]
-"
+
+[[route]]
+match = \"POST {events}\"
+scope = \"events\"
+signature = {{ scheme = \"github\", secret_env = \"{secret}\" }}
+
+[[route]]
+match = \"POST /**\"
+scope = \"default\"
+",
+        limits = limits.text(),
+        events = event::PATH,
+        secret = event::SECRET_VARIABLE,
     )
 }

@@ -88,9 +88,10 @@ mod tree;
 mod value;
 
 pub use error::{JsonError, JsonErrorKind};
+pub use number::NUMBER_DIGITS_MAX;
 pub use pointer::{Pointer, PointerError, Selection};
 pub use redact::{REDACTED, redact};
-pub use value::{NUMBER_DIGITS_MAX, Value, find, find_all};
+pub use value::{Value, find, find_all};
 
 /// How deep arrays and objects may be nested.
 pub const DEPTH_MAX: usize = 128;

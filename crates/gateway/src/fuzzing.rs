@@ -16,7 +16,7 @@ use crate::CallerSecrets;
 use crate::GatewayContext;
 use crate::connections::{ConnectionPermit, Connections};
 use crate::listen::connection;
-use crate::listen::worker::WorkerState;
+use crate::listen::worker_state::WorkerState;
 use crate::peer::ClientPeer;
 use crate::route::caller_verifiers::CallerVerifiers;
 use crate::route::table::RouteTable;

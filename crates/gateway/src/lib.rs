@@ -31,7 +31,7 @@ use tokio::{
 use crate::connections::Connections;
 use crate::listen::accept::ConnectionAcceptor;
 use crate::listen::date::CachedDate;
-use crate::listen::worker::WorkerState;
+use crate::listen::worker_state::WorkerState;
 use crate::proxies::TrustedProxies;
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
 use crate::route::caller_verifiers::CallerVerifiers;
@@ -41,6 +41,7 @@ use crate::route::table::RouteTable;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::shutdown::{Shutdown, ShutdownPhase, ShutdownTrigger};
 use crate::tls::Certificate;
+pub use crate::tls::read_client_certificate;
 use crate::upstream::pool_map::PoolMap;
 use semel_config::{Config, Tls};
 

@@ -3,6 +3,7 @@
 //! `probe` queries the database, `diagnose` makes the findings.
 
 mod diagnose;
+mod grants;
 mod probe;
 
 use semel_core::StoreError;

@@ -22,7 +22,7 @@ use quick_cache::{
 };
 use semel_core::{Answer, Epoch, Fingerprint, Problem, ProcessTime, RecordId, Reply};
 
-use crate::observer::ReplaySource;
+use crate::{observer::ReplaySource, retained_reply::RetainedReply};
 
 /// How long the store's epoch is trusted, counted from before it was requested.
 pub(crate) const EPOCH_TTL: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ impl Cache {
         fingerprint: Fingerprint,
         from: ReplaySource,
         now: ProcessTime,
-    ) -> Option<Reply> {
+    ) -> Option<RetainedReply> {
         let (epoch, asked) = self.known.read()?;
         let ttl = if from == ReplaySource::CacheWhileAway { AWAY_TTL } else { EPOCH_TTL };
         if now >= asked.after(ttl) {
@@ -122,8 +122,11 @@ impl Cache {
             self.table.remove(id);
             return None;
         }
-        let same = entry.fingerprint == fingerprint;
-        Some(if same { Reply::Replayed(entry.answer) } else { Reply::Problem(Problem::KeyReused) })
+        if entry.fingerprint != fingerprint {
+            return Some(Reply::Problem(Problem::KeyReused).into());
+        }
+        let left = entry.expires.since(now);
+        Some(RetainedReply::new(Reply::Replayed(entry.answer), Some(left)))
     }
 
     pub(crate) fn put(
@@ -167,7 +170,8 @@ mod tests {
     }
 
     fn found(cache: &Cache, byte: u8, now: u64) -> Option<Reply> {
-        cache.get(&id("k"), fingerprint(byte), ReplaySource::Cache, at(now))
+        let found = cache.get(&id("k"), fingerprint(byte), ReplaySource::Cache, at(now));
+        found.map(|found| found.reply)
     }
 
     fn hits(cache: &Cache, now: u64) -> bool {
@@ -229,7 +233,8 @@ mod tests {
         let cache = Cache::new(1 << 20);
         cache.set_epoch(Epoch(0), at(0));
         cache.put(&id("k"), fingerprint(1), Answer::failed(), at(500), Epoch(0));
-        assert!(hits(&cache, 499));
+        let found = cache.get(&id("k"), fingerprint(1), ReplaySource::Cache, at(499)).unwrap();
+        assert_eq!(found.expires_in, Some(Duration::from_millis(1)));
         assert!(!hits(&cache, 500));
     }
 

@@ -49,6 +49,7 @@ use crate::{
     owners::OwnerTokenGenerator,
     per_caller::{CallerMap, ScopedCaller, ScopedCallerRef},
     quota::{QuotaTracker, QuotaUsage, Quotas},
+    retained_reply::RetainedReply,
 };
 
 /// How long a shutdown waits for observed operations. They only feed statistics.
@@ -448,7 +449,7 @@ impl Semel {
         let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, caller) else {
             let reply = shared.refuse(id, Problem::TooManyInFlight);
             if let Some(flight) = flight {
-                flight.finish(&FlightResult::Reply(reply.clone()));
+                flight.finish(&FlightResult::Reply(reply.clone().into()));
             }
             return Pending::ready(reply);
         };
@@ -520,13 +521,13 @@ impl EngineState {
         id: &RecordId,
         fingerprint: Fingerprint,
         now: ProcessTime,
-    ) -> Option<Reply> {
+    ) -> Option<RetainedReply> {
         let find = |from| Some((self.cache.get(id, fingerprint, from, now)?, from));
         let found = find(ReplaySource::Cache);
         let away = || self.breaker.is_open().then(|| find(ReplaySource::CacheWhileAway)).flatten();
-        let (reply, from) = found.or_else(away)?;
-        self.emit_reply(id, &reply, from);
-        Some(reply)
+        let (known, from) = found.or_else(away)?;
+        self.emit_reply(id, &known.reply, from);
+        Some(known)
     }
 
     pub(crate) fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {

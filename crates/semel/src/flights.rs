@@ -13,8 +13,10 @@ use std::{
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use semel_core::{Fingerprint, RecordId, Reply};
+use semel_core::{Fingerprint, RecordId};
 use tokio::sync::oneshot;
+
+use crate::retained_reply::RetainedReply;
 
 const SHARDS: usize = 32;
 
@@ -41,7 +43,7 @@ struct FlightEntry {
 #[derive(Clone, Debug)]
 pub(crate) enum FlightResult {
     /// The owner has this reply.
-    Reply(Reply),
+    Reply(RetainedReply),
     /// The owner does not run it either: another process does.
     Elsewhere,
 }
@@ -166,7 +168,7 @@ impl Drop for Flight {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Caller, Key, Problem, Scope};
+    use semel_core::{Caller, Key, Problem, Reply, Scope};
 
     use super::*;
 
@@ -194,8 +196,10 @@ mod tests {
             panic!("not joined");
         };
         assert_eq!(theirs, fingerprint(1));
-        flight.finish(&FlightResult::Reply(Reply::Problem(Problem::InProgress)));
-        assert!(matches!(receiver.try_recv(), Ok(FlightResult::Reply(Reply::Problem(_)))));
+        let reply = RetainedReply::from(Reply::Problem(Problem::InProgress));
+        flight.finish(&FlightResult::Reply(reply.clone()));
+        let Ok(FlightResult::Reply(received)) = receiver.try_recv() else { panic!("no reply") };
+        assert_eq!(received, reply);
         drop(own(&flights));
     }
 

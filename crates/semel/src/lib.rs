@@ -96,6 +96,7 @@ pub mod once;
 mod owners;
 mod per_caller;
 mod quota;
+mod retained_reply;
 #[cfg(feature = "transactional")]
 pub mod transactional;
 

@@ -105,6 +105,7 @@ mod failure_cause;
 mod operation_error;
 mod outcome;
 mod record;
+mod refusal;
 mod reply;
 mod run_report;
 
@@ -125,8 +126,9 @@ use crate::{BeginRequest, ExecutionOutput, Lease, OperationReply, Semel};
 pub use error::{OnceError, OnceErrorKind};
 pub use failure_cause::FailureCause;
 pub use operation_error::OperationError;
-pub use outcome::{Outcome, Overtaken, Refusal, Unknown};
+pub use outcome::{Outcome, Overtaken, Unknown};
 pub use record::{answer, refusal};
+pub use refusal::Refusal;
 pub use run_report::RunReport;
 
 /// The domain of a fingerprint whose only part is the canonical JSON of one value, or that has no
@@ -262,7 +264,7 @@ impl Once {
             ExecutionOutput::Ended(reply::execution_result(&end, &policy), Some(end))
         });
         match pending.await {
-            OperationReply::Replied(reply, run) => reply::outcome(reply, run, on_unknown),
+            OperationReply::Replied { reply, own, .. } => reply::outcome(reply, own, on_unknown),
             OperationReply::Early { recorded, .. } => {
                 reply::outcome(recorded.await, None, on_unknown)
             }

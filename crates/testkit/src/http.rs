@@ -8,11 +8,15 @@ use serde_json::Value;
 /// Headers that every replay has if the first response had them.
 const REPLAYED: [&str; 4] = ["content-type", "content-length", "location", "etag"];
 
-/// Headers that a replay has of its own.
-const NEW_IN_REPLAYS: [&str; 3] = ["connection", "date", "idempotent-replayed"];
+/// How long the record of a response is kept.
+const EXPIRES: &str = "idempotency-expires";
 
-/// A response, read to its end.
-#[derive(Clone, Debug, PartialEq)]
+/// Headers that a replay has of its own.
+const NEW_IN_REPLAYS: [&str; 4] = ["connection", "date", EXPIRES, "idempotent-replayed"];
+
+/// A response, read to its end. Two are equal even if one says that its record expires a second
+/// earlier: that is computed for each response.
+#[derive(Clone, Debug)]
 pub struct TestResponse {
     /// The status code.
     pub status: StatusCode,
@@ -91,6 +95,17 @@ impl TestResponse {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("text"))
+    }
+
+    /// When the record of the response expires, in seconds since 1970, if the response says so.
+    ///
+    /// # Panics
+    ///
+    /// If the value is not a structured-field Date.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        let date = self.header(EXPIRES)?.strip_prefix('@').expect("a date");
+        Some(date.parse().expect("seconds"))
     }
 
     /// The body as text.
@@ -200,6 +215,17 @@ impl TestResponse {
                 "{line:?} in {self:?}, but not in {first:?}"
             );
         }
+    }
+}
+
+impl PartialEq for TestResponse {
+    fn eq(&self, other: &Self) -> bool {
+        let lines = |response: &Self| {
+            let mut headers = response.headers.clone();
+            (headers.remove(EXPIRES).is_some(), headers)
+        };
+        let rest = |response: &Self| (response.status, response.version, response.body.clone());
+        rest(self) == rest(other) && lines(self) == lines(other) && self.trailers == other.trailers
     }
 }
 

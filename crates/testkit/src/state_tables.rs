@@ -241,10 +241,9 @@ pub async fn check_meetings(level: &impl TableLevel, script: &Script) {
         }
         let attempts: Vec<u64> = level.runs(&key).iter().map(|run| run.attempt).collect();
         let expected: &[u64] = match (before, met) {
-            (Before::Absent, _) => &[1],
+            (Before::Absent, _) | (_, Met::Joins | Met::Replays | Met::Refused(..)) => &[1],
             (_, Met::Runs(1)) => &[1, 1],
             (_, Met::Runs(_)) => &[1, 2],
-            (_, Met::Joins | Met::Replays | Met::Refused(..)) => &[1],
         };
         assert_eq!(attempts, expected, "{context}");
     }

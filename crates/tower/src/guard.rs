@@ -29,9 +29,9 @@ use crate::{
     capture::{self, CaptureContext, HandlerResponse},
     config::{self, LayerConfig},
     cors,
-    future::passed,
+    future::pass_through,
     grpc, handler_signals,
-    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
+    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED, date_after},
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
     memory::{MemoryUse, PeerMemory, Reservation},
@@ -93,7 +93,7 @@ impl<S> RequestGuard<S> {
     {
         async move {
             let config = Arc::clone(&self.config);
-            let enclosed = parts.extensions.get::<Lease>().is_some();
+            let has_outer_guard = parts.extensions.get::<Lease>().is_some();
             let memory = ClientContext::memory_of(&parts.extensions).cloned();
             let responder = config.responder(parts.version, &parts.headers);
             let deadline = match config.deadline_of(&parts.headers) {
@@ -140,7 +140,7 @@ impl<S> RequestGuard<S> {
                 Ok(StartedRequest::Unguarded(call)) => {
                     let warn = config.key.requirement() == KeyRequirement::Warn;
                     config.semel.report(&config.scope, EventKind::Keyless);
-                    Ok(passed(call.await?, warn.then_some(&*config), enclosed))
+                    Ok(pass_through(call.await?, warn.then_some(&*config), has_outer_guard))
                 }
             }
         }
@@ -158,7 +158,7 @@ impl<S> RequestGuard<S> {
         ReqB::Error: Into<BoxError>,
     {
         let config = Arc::clone(&self.config);
-        let enclosed = parts.extensions.get::<Lease>().is_some();
+        let has_outer_guard = parts.extensions.get::<Lease>().is_some();
         let responder = config.responder(parts.version, &parts.headers);
         let read = read(&config, &parts, body).await;
         let verified = read.and_then(|buffered| {
@@ -166,7 +166,7 @@ impl<S> RequestGuard<S> {
             Ok(Request::from_parts(parts, Body::buffered(buffered)))
         });
         match verified {
-            Ok(request) => Ok(passed(self.inner.call(request).await?, None, enclosed)),
+            Ok(request) => Ok(pass_through(self.inner.call(request).await?, None, has_outer_guard)),
             Err(refusal) => Ok(config.refuse(responder, &refusal)),
         }
     }
@@ -469,14 +469,18 @@ async fn respond<B>(
     id: Option<RecordId>,
 ) -> Response<Body<B>> {
     let is_unguarded = |lease: &Lease| lease.fence().is_none();
+    let mut expires_in = None;
     let (mut response, outcome, lease, unguarded) = match pending.await {
-        OperationReply::Replied(reply, run) => {
-            let (lease, live) = run.map_or((None, None), |run| (Some(run.lease), run.value));
+        OperationReply::Replied { reply, own, expires_in: kept } => {
+            let (lease, live) = own.map_or((None, None), |run| (Some(run.lease), run.value));
             let unguarded =
                 matches!(reply, Reply::Unguarded(_)) || lease.as_ref().is_some_and(is_unguarded);
             let outcome = outcome_of(&reply, responder);
             match answer(reply, live, responder, memory.as_ref()) {
-                Ok(response) => (response, outcome, lease, unguarded),
+                Ok(response) => {
+                    expires_in = kept;
+                    (response, outcome, lease, unguarded)
+                }
                 Err(refusal) => {
                     config.semel.report(&config.scope, EventKind::Refused(refusal.problem));
                     let outcome = RequestOutcomeKind::Refused(refusal.problem);
@@ -491,6 +495,9 @@ async fn respond<B>(
             (live_response(value, Some(recorded)), outcome, Some(lease), unguarded)
         }
     };
+    if let Some(expires) = expires_in.and_then(|left| date_after(config::now(), left)) {
+        response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expires);
+    }
     if unguarded {
         response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
     }

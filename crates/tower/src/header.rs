@@ -1,6 +1,6 @@
 //! The headers of the protocol.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderName, HeaderValue};
 
@@ -33,6 +33,12 @@ pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency
 /// unavailable (`on_store_down = "pass"`): nothing is recorded, and a retry may run it again.
 pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency-guarded");
 
+/// `Idempotency-Expires`: how long the record of the answer is kept, at least, as a
+/// structured-field Date (`@1794902400`). Afterwards the key is free for another operation. It is
+/// on completed answers and on replays, and not on an answer that is streamed. The layer removes
+/// one that the service sends from the answer to a guarded request.
+pub const IDEMPOTENCY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
+
 /// `x-should-retry: true` or `false`: whether a client should send the same request again. The SDKs
 /// that Stainless generates obey it.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -42,6 +48,9 @@ pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-shou
 
 /// `Retry-After` in milliseconds, as the SDKs that Stainless generates read it.
 pub const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// Integers of structured fields have at most 15 digits (RFC 9651).
+const STRUCTURED_INTEGER_MAX: u64 = 1_000_000_000_000_000;
 
 pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -58,7 +67,32 @@ pub const SVIX_ID: HeaderName = HeaderName::from_static("svix-id");
 /// The delivery id of GitHub, which a redelivery keeps. No signature covers it.
 pub const GITHUB_DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
 
+/// The structured-field Date `left` after `now`, rounded down to the second; `None` beyond what a
+/// structured field can say.
+pub(crate) fn date_after(now: SystemTime, left: Duration) -> Option<HeaderValue> {
+    let at = now.checked_add(left)?.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+    (at < STRUCTURED_INTEGER_MAX).then(|| HeaderValue::try_from(format!("@{at}")).ok()).flatten()
+}
+
 /// A duration as a header value in milliseconds.
 pub(crate) fn milliseconds(duration: Duration) -> HeaderValue {
     HeaderValue::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_rounded_down_and_has_at_most_15_digits() {
+        let date = |seconds, millis| {
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            date_after(now, Duration::from_millis(millis))
+        };
+        assert_eq!(date(1_794_902_400, 999).unwrap(), "@1794902400");
+        assert_eq!(date(1_794_902_400, 1000).unwrap(), "@1794902401");
+        assert_eq!(date(999_999_999_999_999, 999).unwrap(), "@999999999999999");
+        assert_eq!(date(999_999_999_999_999, 1000), None);
+        assert_eq!(date_after(SystemTime::UNIX_EPOCH, Duration::MAX), None);
+    }
 }

@@ -8,8 +8,8 @@ use crate::{
     buffered_body::BufferedBody,
     grpc,
     header::{
-        IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME,
-        IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED, SHOULD_RETRY,
+        IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_FENCE, IDEMPOTENCY_GUARDED,
+        IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED, SHOULD_RETRY,
     },
     upstream_problem::DeclaredProblem,
 };
@@ -145,7 +145,14 @@ fn has_ours(fields: &HeaderMap) -> bool {
 /// Removes headers that only this layer sets on its own answers, and those that a gateway sends to
 /// its upstream and that a service may echo.
 fn strip_marks(fields: &mut HeaderMap) {
-    for mark in [IDEMPOTENT_REPLAYED, IDEMPOTENCY_GUARDED, IDEMPOTENCY_FENCE, IDEMPOTENCY_ATTEMPT] {
+    let marks = [
+        IDEMPOTENT_REPLAYED,
+        IDEMPOTENCY_EXPIRES,
+        IDEMPOTENCY_GUARDED,
+        IDEMPOTENCY_FENCE,
+        IDEMPOTENCY_ATTEMPT,
+    ];
+    for mark in marks {
         fields.remove(mark);
     }
 }

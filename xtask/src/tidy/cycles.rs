@@ -1,8 +1,9 @@
 //! No two modules of a crate need each other, directly or through others.
 //!
-//! A module and its submodules are one node. The crate root is a node as far as it defines
-//! something itself: a path through one of its re-exports leads to the module that it names.
-//! What only tests compile does not count.
+//! A module and its submodules are one node among the modules beside it, so every folder is checked
+//! by itself. A module may use what its parent defines. The crate root is a node as far as it
+//! defines something itself: a path through a re-export leads to the module that it names. What
+//! only tests compile does not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,17 +15,23 @@ const ROOT: &str = "lib";
 
 const ADVICE: &str = "move what both need to the lower module";
 
+/// The re-exports that a path may pass through.
+const MAX_RE_EXPORTS: usize = 8;
+
 /// The first place where one module names another.
 type Edges<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
 
-/// The modules of a crate depend on each other in one direction.
+/// A path from the crate root.
+type Path<'a> = Vec<&'a str>;
+
+/// The modules of a crate depend on each other in one direction, and so do those of each folder.
 pub(crate) fn modules_have_no_cycles(tree: &Tree) -> Vec<Finding> {
     let sources = tree.rust().filter_map(|(path, text)| Some((crate_of(path)?, path, text)));
     let mut crates: BTreeMap<&str, Vec<Source<'_>>> = BTreeMap::new();
     for (name, path, text) in sources {
         crates.entry(name).or_default().extend(Source::read(name, path, text));
     }
-    crates.values().flat_map(|sources| cycles(&edges(sources))).collect()
+    crates.values().flat_map(|sources| edges(sources).into_values()).flat_map(cycles).collect()
 }
 
 /// `crates/core` of `crates/core/src/key.rs`.
@@ -37,7 +44,7 @@ fn crate_of(path: &str) -> Option<&str> {
 #[derive(Debug)]
 struct Source<'a> {
     path: &'a str,
-    module: Vec<&'a str>,
+    module: Path<'a>,
     tokens: Vec<Token<'a>>,
 }
 
@@ -51,72 +58,107 @@ impl<'a> Source<'a> {
         };
         (!module.contains(&"tests")).then(|| Self { path, module, tokens: shipped(text) })
     }
-
-    fn node(&self) -> &'a str {
-        self.module.first().copied().unwrap_or(ROOT)
-    }
 }
 
-/// Every pair of modules of which the first names the second.
-fn edges<'a>(sources: &[Source<'a>]) -> Edges<'a> {
-    let root = sources.iter().find(|source| source.module.is_empty());
-    let root = root.map(Root::of).unwrap_or_default();
-    let mut edges = Edges::new();
-    // A file that no module declares outside tests is not shipped, so the root's list counts.
-    let is_shipped =
-        |source: &&Source<'_>| source.node() == ROOT || root.modules.contains(source.node());
-    for source in sources.iter().filter(is_shipped) {
-        let from = source.node();
+/// For each folder, every pair of its modules of which the first names the second.
+fn edges<'a>(sources: &[Source<'a>]) -> BTreeMap<Path<'a>, Edges<'a>> {
+    let modules = Modules::read(sources);
+    let mut edges: BTreeMap<Path<'a>, Edges<'a>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| modules.is_shipped(&source.module)) {
         for (path, line) in paths(source) {
-            let to = root.node_of(&path);
-            if to != from {
-                edges.entry(from).or_default().entry(to).or_insert((source.path, line));
-            }
+            let Some((folder, from, to)) = modules.edge(&source.module, path) else { continue };
+            let edges = edges.entry(folder).or_default();
+            edges.entry(from).or_default().entry(to).or_insert((source.path, line));
         }
     }
     edges
 }
 
-/// What the names in a crate root stand for.
+/// What the names in one module stand for.
 #[derive(Debug, Default)]
-struct Root<'a> {
+struct Names<'a> {
     modules: BTreeSet<&'a str>,
-    exports: BTreeMap<&'a str, &'a str>,
+    /// What it imports, with its path, and whether it re-exports it.
+    uses: BTreeMap<&'a str, (Path<'a>, bool)>,
 }
 
-impl<'a> Root<'a> {
-    fn of(source: &Source<'a>) -> Self {
-        let mut root = Self::default();
-        let tokens = &source.tokens;
-        for (at, token) in tokens.iter().enumerate() {
-            let name = tokens.get(at + 1).map_or("", |next| next.text);
-            if token.text == "mod" && is_name(name) {
-                root.modules.insert(name);
-            }
-        }
-        for (at, _) in tokens.iter().enumerate().filter(|(_, token)| token.text == "use") {
-            for (path, name, _) in use_tree(tokens, at + 1).0 {
-                let first = path.iter().find(|part| !matches!(**part, "crate" | "self"));
-                if let Some(module) = first.filter(|module| root.modules.contains(**module)) {
-                    root.exports.insert(name, module);
+/// The modules of a crate, by path.
+#[derive(Debug)]
+struct Modules<'a>(BTreeMap<Path<'a>, Names<'a>>);
+
+impl<'a> Modules<'a> {
+    fn read(sources: &[Source<'a>]) -> Self {
+        let names = |source: &Source<'a>| {
+            let mut names = Names::default();
+            let tokens = &source.tokens;
+            for (at, token) in tokens.iter().enumerate() {
+                let name = tokens.get(at + 1).map_or("", |next| next.text);
+                if token.text == "mod" && is_name(name) {
+                    names.modules.insert(name);
                 }
             }
-        }
-        root
+            for (at, _) in tokens.iter().enumerate().filter(|(_, token)| token.text == "use") {
+                for (path, name, _) in use_tree(tokens, at + 1).0 {
+                    let is_own = path.first().is_some_and(|first| names.modules.contains(first));
+                    let full = if is_own {
+                        Some([&*source.module, &*path].concat())
+                    } else {
+                        from_root(&path, &source.module)
+                    };
+                    let is_public = is_public(tokens, at);
+                    names.uses.extend(full.map(|full| (name, (full, is_public))));
+                }
+            }
+            (source.module.clone(), names)
+        };
+        Self(sources.iter().map(names).collect())
     }
 
-    /// The node that a path from the crate root leads to.
-    fn node_of(&self, path: &[&'a str]) -> &'a str {
-        match path.first().copied() {
-            Some(first) if self.modules.contains(first) => first,
-            Some(first) => self.exports.get(first).copied().unwrap_or(ROOT),
-            None => ROOT,
+    /// Whether it is compiled outside tests: the modules above declare it.
+    fn is_shipped(&self, module: &[&str]) -> bool {
+        let declares = |depth: usize| {
+            let (above, name) = (module.get(..depth), module.get(depth));
+            let names = above.and_then(|above| self.0.get(above));
+            names.zip(name).is_none_or(|(names, name)| names.modules.contains(name))
+        };
+        (0..module.len()).all(declares)
+    }
+
+    /// The path to where a name in `module` is defined: behind all imports that it can see.
+    fn resolve(&self, module: &[&str], mut path: Path<'a>) -> Path<'a> {
+        for _ in 0..MAX_RE_EXPORTS {
+            let leads_on = (0..path.len()).find_map(|depth| {
+                let (above, name) = (path.get(..depth)?, path.get(depth)?);
+                let names = self.0.get(above).filter(|names| !names.modules.contains(name))?;
+                let (target, is_public) = names.uses.get(name)?;
+                let is_visible = *is_public || module.starts_with(above);
+                let rest = path.get(depth + 1..).filter(|_| is_visible)?;
+                Some([&**target, rest].concat())
+            });
+            match leads_on {
+                Some(target) if target != path => path = target,
+                _ => break,
+            }
         }
+        path
+    }
+
+    /// The folder in which both are, the module that names the path, and the one that it names.
+    fn edge(&self, module: &[&'a str], path: Path<'a>) -> Option<(Path<'a>, &'a str, &'a str)> {
+        let path = self.resolve(module, path);
+        let shared = module.iter().zip(&path).take_while(|(left, right)| left == right).count();
+        let folder = path.get(..shared)?;
+        let names = self.0.get(folder);
+        let to = path.get(shared).filter(|to| names.is_some_and(|it| it.modules.contains(*to)));
+        let is_root = folder.is_empty();
+        let from = module.get(shared).copied().or(is_root.then_some(ROOT))?;
+        let to = to.copied().or(is_root.then_some(ROOT))?;
+        (from != to).then(|| (folder.to_vec(), from, to))
     }
 }
 
 /// Every path of a file that names something of its own crate, from the crate root, with its line.
-fn paths<'a>(source: &Source<'a>) -> Vec<(Vec<&'a str>, usize)> {
+fn paths<'a>(source: &Source<'a>) -> Vec<(Path<'a>, usize)> {
     let tokens = &source.tokens;
     let mut found = Vec::new();
     let mut module = source.module.clone();
@@ -190,7 +232,7 @@ fn plain_path<'a>(tokens: &[Token<'a>], at: usize) -> Vec<&'a str> {
 }
 
 /// The path from the crate root, if it stays in the crate.
-fn from_root<'a>(path: &[&'a str], module: &[&'a str]) -> Option<Vec<&'a str>> {
+fn from_root<'a>(path: &[&'a str], module: &[&'a str]) -> Option<Path<'a>> {
     let (first, rest) = path.split_first()?;
     let mut full = match *first {
         "crate" => Vec::new(),
@@ -211,7 +253,7 @@ fn from_root<'a>(path: &[&'a str], module: &[&'a str]) -> Option<Vec<&'a str>> {
 }
 
 /// A path of a `use`, the name that it gets, and its line.
-type Leaf<'a> = (Vec<&'a str>, &'a str, usize);
+type Leaf<'a> = (Path<'a>, &'a str, usize);
 
 /// The leaves of the tree that begins at `at`, and the token after it.
 fn use_tree<'a>(tokens: &[Token<'a>], at: usize) -> (Vec<Leaf<'a>>, usize) {
@@ -256,7 +298,8 @@ fn use_tree<'a>(tokens: &[Token<'a>], at: usize) -> (Vec<Leaf<'a>>, usize) {
 }
 
 /// One finding for each group of modules that need each other, with a shortest cycle in it.
-fn cycles(edges: &Edges<'_>) -> Vec<Finding> {
+fn cycles(edges: Edges<'_>) -> Vec<Finding> {
+    let edges = &edges;
     let mut findings = Vec::new();
     let mut done = BTreeSet::new();
     for start in edges.keys() {
@@ -336,6 +379,24 @@ mod tests {
             ("crates/a/src/two.rs", two),
         ];
         assert_eq!(shown(&files), [""; 0]);
+    }
+
+    #[test]
+    fn a_cycle_inside_a_folder_is_found_also_through_a_re_export_of_its_parent() {
+        let shown = |parent, left, right| {
+            shown(&[
+                ("crates/a/src/lib.rs", "mod folder;"),
+                ("crates/a/src/folder.rs", parent),
+                ("crates/a/src/folder/left.rs", left),
+                ("crates/a/src/folder/right.rs", right),
+            ])
+        };
+        let modules = "mod left; mod right; pub use left::Left; struct Own;";
+        assert_eq!(shown(modules, "use super::right::R;", "use super::left::L;").len(), 1);
+        assert_eq!(shown(modules, "use super::right::R;", "use crate::folder::Left;").len(), 1);
+        assert_eq!(shown(modules, "use super::right::R;", "use super::Own;").len(), 0);
+        let private = "mod left; mod right; use left::Left; fn f(_: Left) {}";
+        assert_eq!(shown(private, "use super::right::R;", "use super::Left;").len(), 1);
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::{
     io::{self, BufRead as _, Read as _},
     path::PathBuf,
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::{Context as _, anyhow, bail};
 use http::{HeaderName, HeaderValue, Request, header, request::Parts};
 use semel::core::Scope;
 use semel_config::{CallerRule, Config, Guard, Overrides};
-use semel_gateway::unverified_callers;
-use semel_tower::Secret;
+use semel_gateway::{read_client_certificate, unverified_callers};
+use semel_tower::{ClientContext, Secret};
 use serde_json::json;
 
 use super::{
@@ -49,6 +50,9 @@ pub(super) struct Args {
     /// Read the value of this cookie; may be repeated
     #[arg(long, value_name = "NAME")]
     cookie: Vec<String>,
+    /// Read the client certificate in this PEM file. It is not verified
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -103,7 +107,7 @@ fn guard<'a>(config: &'a Config, args: &Args) -> anyhow::Result<&'a Guard> {
 
 impl Args {
     /// A request with the values on the standard input, one line each. Credentials do not belong
-    /// on a command line, where other users can read them.
+    /// on a command line, where other users can read them. A certificate is public.
     fn request(&self) -> anyhow::Result<Parts> {
         let mut lines = io::stdin().lock();
         let mut value = |what: &str| -> anyhow::Result<String> {
@@ -135,8 +139,15 @@ impl Args {
         for name in &self.cookie {
             add(header::COOKIE, format!("{name}={}", value(name)?))?;
         }
-        if parts.headers.is_empty() {
-            bail!("say what to read: --authorization, --jwt, --header NAME or --cookie NAME");
+        if let Some(path) = &self.certificate {
+            let mut client = ClientContext::default();
+            client.certificate = Some(Arc::new(read_client_certificate(path)?));
+            parts.extensions.insert(client);
+        } else if parts.headers.is_empty() {
+            bail!(
+                "say what to read: --authorization, --jwt, --header NAME, --cookie NAME or \
+                 --certificate FILE"
+            );
         }
         Ok(parts)
     }

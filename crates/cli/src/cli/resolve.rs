@@ -109,7 +109,9 @@ async fn resolve(args: Args) -> Result<ExitCode, CommandError> {
         return Err(CommandError::Stale(stale));
     }
     let follows = match &answer {
-        Some(answer) => format!("every retry gets this answer from now on: {}", describe(answer)),
+        Some(answer) => {
+            format!("every retry gets this answer from now on: {}", resolve_many::describe(answer))
+        }
         None => "the next retry will run it again: if it did happen, it happens twice".to_owned(),
     };
     let follows = format!("{} becomes {}; {follows}.", escape::line(&line.key), to.as_str());
@@ -140,19 +142,4 @@ fn answer(args: &Args, status: u16) -> anyhow::Result<AnswerInput> {
         bail!("an answer has at most 1 MiB");
     }
     Ok(AnswerInput { status, headers: args.header.clone(), body, body_base64 })
-}
-
-/// An answer in a few words.
-pub(super) fn describe(answer: &AnswerInput) -> String {
-    let headers = match answer.headers.len() {
-        0 => String::new(),
-        1 => ", 1 header".to_owned(),
-        number => format!(", {number} headers"),
-    };
-    let body = match (&answer.body, &answer.body_base64) {
-        (Some(text), _) => escape::line(&text.chars().take(200).collect::<String>()),
-        (None, Some(_)) => "(a body that is not text)".to_owned(),
-        (None, None) => "(no body)".to_owned(),
-    };
-    format!("{}{headers}, {body}", answer.status)
 }

@@ -55,6 +55,10 @@ fn a_page_of_another_origin_charges_once_and_reads_the_replay_and_the_problem() 
     assert_eq!((first["status"].as_u64(), &first["replayed"]), (Some(201), &Value::Null));
     assert_eq!((replay["status"].as_u64(), replay["replayed"].as_str()), (Some(201), Some("true")));
     assert_eq!(replay["body"], first["body"]);
+    for answer in [first, replay] {
+        let expires = answer["expires"].as_str().and_then(|date| date.strip_prefix('@'));
+        assert!(expires.is_some_and(|seconds| seconds.parse::<u64>().is_ok()), "{answer}");
+    }
     assert_eq!((problem["status"].as_u64(), problem["retry"].as_str()), (Some(422), Some("false")));
     assert_eq!(problem["body"]["type"], "urn:semel:problem:key-reused");
     assert_eq!(app.charges()["zoe"], 1);

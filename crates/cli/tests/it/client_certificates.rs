@@ -19,7 +19,10 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::aws_lc_rs::default_provider},
 };
 
-use crate::common::{ClientRequest, Gateway, ORDER, Setup, TestResponse, Upstream, charge};
+use crate::{
+    common::{ClientRequest, Gateway, ORDER, Setup, TestResponse, Upstream, charge},
+    verified_callers::name_of,
+};
 
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -107,7 +110,7 @@ impl Authority {
 }
 
 /// A gateway that asks clients for a certificate of this authority.
-async fn gateway(authority: &Authority, upstream: &Upstream, rule: &str, auth: &str) -> Gateway {
+fn setup(authority: &Authority, upstream: &Upstream, rule: &str, auth: &str) -> Setup {
     let tls = format!(
         "tls = {{ certificate = \"cert.pem\", key = \"key.pem\", client_ca = \"ca.pem\", \
          client_auth = \"{auth}\" }}"
@@ -119,7 +122,11 @@ async fn gateway(authority: &Authority, upstream: &Upstream, rule: &str, auth: &
     fs::write(folder.join("cert.pem"), server.0.pem()).unwrap();
     fs::write(folder.join("key.pem"), server.1.serialize_pem()).unwrap();
     fs::write(folder.join("ca.pem"), authority.0.pem()).unwrap();
-    setup.start().await
+    setup
+}
+
+async fn gateway(authority: &Authority, upstream: &Upstream, rule: &str, auth: &str) -> Gateway {
+    setup(authority, upstream, rule, auth).start().await
 }
 
 fn uri(text: &str) -> SanType {
@@ -178,6 +185,27 @@ async fn a_certificate_of_another_authority_is_refused_in_the_handshake() {
             records.iter().any(|record| record.id.caller.as_str().starts_with(prefix))
         };
         assert!(found("mtls:fingerprint:"), "{records:?}");
+        gateway.assert_clean_shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn an_operator_finds_the_name_of_a_certificate() {
+    let (authority, upstream) = (Authority::new(), Upstream::plain().await);
+    for field in ["subject", "san", "fingerprint"] {
+        let rule = format!("caller = [{{ mtls = \"{field}\" }}]");
+        let setup = setup(&authority, &upstream, &rule, "required");
+        let gateway = setup.start().await;
+        let shop = authority.certify("shop-7", vec![uri("spiffe://shops/7")]);
+        let file = setup.folder().join("shop.pem");
+        // A client's file often has its chain too.
+        fs::write(&file, shop.0.pem() + &authority.pem()).unwrap();
+        let sent = authority.send(gateway.address(), Some(&shop), charge("a", ORDER)).await;
+        assert_eq!(sent.unwrap().status.as_u16(), 201);
+        let stored = gateway.records().await[0].id.caller.to_string();
+        let (name, noted) = name_of(&setup, &["--certificate", "shop.pem"], "");
+        assert_eq!(name, stored);
+        assert!(noted.contains("nothing was verified"), "{noted}");
         gateway.assert_clean_shutdown().await;
     }
 }

@@ -1,5 +1,6 @@
 //! The errors of the gateway in the dialects of providers.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::common::{ClientRequest, Gateway, ORDER, Reply, Setup, TestResponse, Upstream, charge};
@@ -125,4 +126,35 @@ async fn a_key_that_is_held_behind_in_another_dialect_is_held_in_front_too() {
     assert_eq!(upstream.request_count(), 1);
     front.assert_clean_shutdown().await;
     behind.assert_clean_shutdown().await;
+}
+
+#[tokio::test]
+async fn answers_and_replays_say_in_each_dialect_when_their_record_expires() {
+    let upstream = Upstream::plain().await;
+    for dialect in ["ietf", "stripe"] {
+        let lines = format!("dialect = \"{dialect}\"\nretention = \"1h\"");
+        let setup = Setup::new(&upstream.url()).defaults(lines);
+        let gateway = setup.start().await;
+        let before = Timestamp::now().as_second();
+        let first = gateway.send(charge("k", ORDER)).await;
+        let after = Timestamp::now().as_second();
+        // The date is rounded down, and retention counts from the claim.
+        let expected = before + 3599..=after + 3600;
+        let is_right = |answer: &TestResponse| {
+            let expires = answer.expires().and_then(|expires| i64::try_from(expires).ok());
+            expires.is_some_and(|expires| expected.contains(&expires))
+        };
+        assert!(is_right(&first), "{expected:?}: {first:?}");
+        gateway.assert_clean_shutdown().await;
+        // A new process knows it from its store, and from its memory the next time.
+        let gateway = setup.start().await;
+        for _ in 0..3 {
+            let replay = gateway.send(charge("k", ORDER)).await;
+            replay.assert_replay_of(&first);
+            assert!(is_right(&replay), "{expected:?}: {replay:?}");
+        }
+        assert_eq!(gateway.send(charge("k", OTHER)).await.expires(), None);
+        gateway.assert_clean_shutdown().await;
+    }
+    assert_eq!(upstream.request_count(), 2);
 }

@@ -232,7 +232,7 @@ async fn a_header_is_believed_from_its_networks_alone() {
 }
 
 /// Runs `semel caller` in the folder of a gateway.
-fn name_of(setup: &Setup, arguments: &[&str], value: &str) -> (String, String) {
+pub(crate) fn name_of(setup: &Setup, arguments: &[&str], value: &str) -> (String, String) {
     let mut child = semel_command()
         .current_dir(setup.file().parent().unwrap())
         .args(["caller", "--config", "semel.toml"])
@@ -248,7 +248,8 @@ fn name_of(setup: &Setup, arguments: &[&str], value: &str) -> (String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let (said, noted) = (text(output.stdout), text(output.stderr));
     assert!(output.status.success(), "{noted}");
-    assert!(!said.contains(value.trim()) && !noted.contains(value.trim()), "it shows a secret");
+    let shows = |text: &str| !value.is_empty() && text.contains(value.trim());
+    assert!(!shows(&said) && !shows(&noted), "it shows a secret");
     (said.trim_end().to_owned(), noted)
 }
 

@@ -15,6 +15,7 @@ mod common;
 mod away;
 mod cache;
 mod doctor;
+mod fences;
 mod harness;
 mod migrate;
 mod page;

@@ -35,7 +35,11 @@ impl Client {
     }
 
     pub(crate) async fn connect(address: SocketAddr, http2: bool) -> Self {
-        Self::over(TcpStream::connect(address).await.unwrap(), http2).await
+        let stream = TcpStream::connect(address).await.unwrap();
+        // Segments of the loopback device are as large as a window: Nagle's algorithm would hold
+        // each of them back.
+        stream.set_nodelay(true).unwrap();
+        Self::over(stream, http2).await
     }
 
     pub(crate) async fn over<T>(io: T, http2: bool) -> Self

@@ -31,6 +31,7 @@ mod spellings;
 mod streams;
 mod versions;
 mod websocket;
+mod windows;
 
 use std::future::Future;
 

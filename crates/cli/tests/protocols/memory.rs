@@ -40,7 +40,7 @@ const REST_KIB: u64 = 200 << 10;
 const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// A connection from this address whose streams have so much window.
-async fn connect(gateway: &Gateway, from: IpAddr, window: u32) -> SendRequest<Bytes> {
+pub(crate) async fn connect(gateway: &Gateway, from: IpAddr, window: u32) -> SendRequest<Bytes> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(from, 0)).unwrap();
     let stream = socket.connect(gateway.address()).await.unwrap();
@@ -52,7 +52,7 @@ async fn connect(gateway: &Gateway, from: IpAddr, window: u32) -> SendRequest<By
 }
 
 /// Sends a request; what comes is an answer of which nothing is taken.
-async fn ask(sender: &SendRequest<Bytes>, request: Request<()>) -> (u16, RecvStream) {
+pub(crate) async fn ask(sender: &SendRequest<Bytes>, request: Request<()>) -> (u16, RecvStream) {
     let mut sender = sender.clone().ready().await.unwrap();
     let (answer, _) = sender.send_request(request, true).unwrap();
     let answer = soon(answer).await.unwrap();
@@ -64,7 +64,7 @@ fn post(key: &str) -> Request<()> {
     request.body(()).unwrap()
 }
 
-fn get(path: &str) -> Request<()> {
+pub(crate) fn get(path: &str) -> Request<()> {
     Request::get(format!("http://shop.example{path}")).body(()).unwrap()
 }
 

@@ -10,7 +10,8 @@ use semel_core::{
 
 use super::{
     harness::{
-        FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, StoreHarness, TICK, answer, impostor, rival,
+        FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, StoreHarness, TICK, answer, claimed, impostor,
+        rival,
     },
     stage::{AGE, Stage, Staged, staged_answer},
 };
@@ -274,16 +275,5 @@ fn expect(
             })
         }
         RecordAfter::Held => changed(StateView::Held, Some(HELD)),
-    })
-}
-
-/// The record of a claim that was granted just now.
-pub(crate) fn claimed(claim: &Claim, fence: Fence, state: StateView) -> Snapshot {
-    with(Snapshot::new(claim.fingerprint, fence, state), |seen| {
-        seen.on_unknown = claim.on_unknown;
-        seen.hold_for = claim.hold_for;
-        seen.about = claim.about.clone();
-        seen.node = claim.node.clone();
-        seen.captured = claim.captured.clone();
     })
 }

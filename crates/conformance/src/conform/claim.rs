@@ -2,9 +2,8 @@
 
 use semel_core::{Fenced, Occupied, OnUnknown, Release, StateView};
 
-use super::{
-    cell::claimed,
-    harness::{LEASE, StoreHarness, claim, fingerprint, id, impostor, rival, seconds},
+use super::harness::{
+    LEASE, StoreHarness, claim, claimed, fingerprint, id, impostor, rival, seconds,
 };
 use crate::with;
 

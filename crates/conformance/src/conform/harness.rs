@@ -14,8 +14,8 @@ use std::{
 use semel_core::{
     About, Answer, Batch, Caller, Captured, Changed, Claim, Claimant, Claimed, Epoch, Fence,
     Fenced, Fingerprint, Finish, Grant, Key, ListQuery, NodeName, Occupied, OnUnknown, OwnerToken,
-    Reason, RecordId, Release, Resolution, Resolved, Scope, Snapshot, Store, StoreErrorKind,
-    StoreId, StoredResponse, Summary, Usage,
+    Reason, RecordId, Release, Resolution, Resolved, Scope, Snapshot, StateView, Store,
+    StoreErrorKind, StoreId, StoredResponse, Summary, Usage,
 };
 
 use crate::{
@@ -376,4 +376,15 @@ pub fn answer(body: &str) -> Answer {
 
 pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+/// The record of a claim that was granted just now.
+pub(crate) fn claimed(claim: &Claim, fence: Fence, state: StateView) -> Snapshot {
+    with(Snapshot::new(claim.fingerprint, fence, state), |seen| {
+        seen.on_unknown = claim.on_unknown;
+        seen.hold_for = claim.hold_for;
+        seen.about = claim.about.clone();
+        seen.node = claim.node.clone();
+        seen.captured = claim.captured.clone();
+    })
 }

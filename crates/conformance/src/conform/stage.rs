@@ -7,12 +7,9 @@ use semel_core::{
     Resolved, Snapshot, StateName, StateView,
 };
 
-use super::{
-    cell::claimed,
-    harness::{
-        FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, StoreHarness, TICK, answer, claim, rival,
-        seconds,
-    },
+use super::harness::{
+    FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, StoreHarness, TICK, answer, claim, claimed, rival,
+    seconds,
 };
 use crate::with;
 

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use super::error::JsonErrorKind;
-use super::value::NUMBER_DIGITS_MAX;
+
+/// Maximum number of digits in plain decimal notation.
+pub const NUMBER_DIGITS_MAX: usize = 255;
 
 /// A number as it stands in the body, cut where the grammar of JSON cuts it.
 pub(super) struct Number<'a> {

@@ -12,7 +12,8 @@ pub enum Value {
     /// A string, unescaped.
     Text(String),
     /// A number in decimal digits: `1e2` is `100`, `1.50` is `1.5`. A number that needs more than
-    /// [`NUMBER_DIGITS_MAX`] digits is in its [canonical form](super), such as `1e999`.
+    /// [`NUMBER_DIGITS_MAX`](super::NUMBER_DIGITS_MAX) digits is in its [canonical form](super),
+    /// such as `1e999`.
     Number(String),
     /// `true` or `false`.
     Bool(bool),
@@ -21,9 +22,6 @@ pub enum Value {
     /// Any other value: a container, or a string that is not valid Unicode.
     Other,
 }
-
-/// Maximum number of digits in plain decimal notation.
-pub const NUMBER_DIGITS_MAX: usize = 255;
 
 impl Value {
     /// The text of a string, a number, `true` or `false`.

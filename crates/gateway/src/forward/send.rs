@@ -26,7 +26,7 @@ use crate::headers;
 use crate::upstream::pool::{Checkout, Pool, PooledConnection};
 use semel_config::Upstream;
 use semel_http1::io::ByteCounter;
-use semel_http1::{Exchange, Http1Error, RequestTarget, ResponseHead};
+use semel_http1::{Exchange, Http1Error, Http1ResponseBody, RequestTarget, ResponseHead};
 
 /// An HTTP/1.1 request on a pooled connection.
 pub(crate) type PooledExchange = Exchange<PooledConnection, Body<RequestBody>>;
@@ -127,7 +127,8 @@ pub(crate) fn await_response<'a>(
         Err(match head {
             Some(Ok(head)) => {
                 let ends_with_connection = head.ends_with_connection();
-                let mut response = exchange.into_response(head).map(UpstreamBody::Http1);
+                let mut response =
+                    Http1ResponseBody::response(exchange, head).map(UpstreamBody::Http1);
                 if ends_with_connection {
                     response.extensions_mut().insert(EndsWithConnection);
                 }
@@ -195,7 +196,7 @@ fn next_connection(
 /// The `Host` sent to the upstream.
 fn upstream_host(upstream: &Upstream, forward_context: &ForwardContext) -> Option<HeaderValue> {
     let own = || headers::host_value(&upstream.authority);
-    if upstream.own_host { own() } else { forward_context.host.clone().or_else(own) }
+    if upstream.sends_upstream_host { own() } else { forward_context.host.clone().or_else(own) }
 }
 
 /// Counts the bytes sent on an HTTP/2 connection since a request.

@@ -7,18 +7,15 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use socket2::{Domain, Socket, Type};
 use tokio::{net::TcpListener, time::sleep};
-use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{ConnectionPermit, Connections};
+use crate::listen::accepted::{Accepted, WorkerCountGuard};
 use crate::listen::worker::WorkerHandle;
 use crate::shutdown::{Shutdown, ShutdownPhase};
 use crate::tls::Certificate;
@@ -29,32 +26,6 @@ const BACKLOG: i32 = 1024;
 /// Wait after an error that the next attempt would probably meet again, such as too many open
 /// files.
 const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
-
-/// An accepted connection on its way to the worker that serves it.
-pub(crate) struct Accepted {
-    pub(crate) stream: StdStream,
-    pub(crate) address: SocketAddr,
-    pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) permit: ConnectionPermit,
-    pub(crate) count: WorkerCountGuard,
-}
-
-/// Counts a connection of a worker until it is dropped.
-#[derive(Debug)]
-pub(crate) struct WorkerCountGuard(Arc<AtomicUsize>);
-
-impl WorkerCountGuard {
-    fn new(thread: &Arc<AtomicUsize>) -> Self {
-        thread.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(thread))
-    }
-}
-
-impl Drop for WorkerCountGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// Binds an address and listens on it.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -115,7 +86,7 @@ impl ConnectionAcceptor {
         let Some(worker) = self.workers.iter().min_by_key(|worker| worker.connections()) else {
             return;
         };
-        let count = WorkerCountGuard::new(worker.counter());
+        let count = WorkerCountGuard::new(worker.connection_counter());
         let tls = self.tls.as_ref().map(|certificate| certificate.acceptor());
         worker.send(Accepted { stream, address, tls, permit, count });
     }

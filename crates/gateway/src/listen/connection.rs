@@ -23,20 +23,25 @@ use tokio::{
 
 use crate::body::ClientBody;
 use crate::connections::{ActiveRequest, AwaitedBody, OpenStream};
-use crate::listen::accept::Accepted;
+use crate::forward::response_body::GatewayBody;
+use crate::listen::accepted::Accepted;
 use crate::listen::empty_body;
 use crate::listen::http1_service::ClientRequests;
 use crate::listen::stream_timeout::{StreamBody, StreamExecutor};
-use crate::listen::worker::WorkerState;
+use crate::listen::worker_state::WorkerState;
 use crate::peer::ClientPeer;
 use crate::route::bad_request;
-use crate::route::table::GatewayBody;
 use crate::shutdown::{Shutdown, ShutdownListener, ShutdownPhase};
 use semel_http1::Io;
 use semel_http1::io::WriteTimeout;
 
 /// Concurrent requests on one HTTP/2 connection of a client.
 const CLIENT_STREAMS_MAX: u32 = 200;
+
+/// Bytes of a request body that one HTTP/2 stream may send ahead of its reader. A window that grows
+/// with the speed of a client would let a client that was fast hold megabytes. It is the default of
+/// the protocol: a smaller one does not bind a client that never acknowledges it.
+const STREAM_WINDOW: u32 = 65_535;
 
 /// Bytes of a response that one HTTP/2 stream buffers for a client that does not read its socket,
 /// whatever its window. A chunk of the upstream may exceed it.
@@ -251,7 +256,10 @@ fn http2_builder(worker: &WorkerState) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(StreamExecutor { timeout, metrics });
     builder
         .timer(TokioTimer::new())
-        .adaptive_window(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        // Streams whose bodies are not taken leave the others their windows: the connection may be
+        // that of a proxy with many clients.
+        .initial_connection_window_size(STREAM_WINDOW * CLIENT_STREAMS_MAX)
         .keep_alive_interval(PING_INTERVAL)
         .max_concurrent_streams(CLIENT_STREAMS_MAX)
         .max_send_buf_size(STREAM_SEND_BUFFER)

@@ -8,10 +8,10 @@ use semel_http1::{BadRequest, ConnectionLimits, Http1Service, IncomingBody};
 
 use crate::body::ClientBody;
 use crate::connections::ActiveRequest;
-use crate::listen::worker::WorkerState;
+use crate::forward::response_body::GatewayBody;
+use crate::listen::worker_state::WorkerState;
 use crate::peer::ClientPeer;
 use crate::route::bad_request;
-use crate::route::table::GatewayBody;
 
 /// The requests of one client connection.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl<'a> ClientRequests<'a> {
 
 impl Http1Service for ClientRequests<'_> {
     type Body = GatewayBody;
-    type InProgress = ActiveRequest;
+    type ActiveRequest = ActiveRequest;
 
     fn limits(&self) -> ConnectionLimits {
         let limits = &self.worker.limits;

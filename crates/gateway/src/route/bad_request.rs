@@ -9,7 +9,7 @@ use semel_tower::{
     is_grpc_request, refusal,
 };
 
-use crate::route::table::GatewayBody;
+use crate::forward::response_body::GatewayBody;
 
 /// The response to a request that is invalid as HTTP.
 pub(crate) fn response(status: StatusCode, detail: &str) -> Response<Full<Bytes>> {

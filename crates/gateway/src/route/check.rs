@@ -71,6 +71,10 @@ fn check_target<B>(request: &Request<B>) -> Result<(), &'static str> {
         }
         None | Some(_) => {}
     }
+    // `http` allows UTF-8, which no request line may have (RFC 3986).
+    if !uri.path_and_query().is_none_or(|target| target.as_str().is_ascii()) {
+        return Err("The request target has a character outside of ASCII; percent-encode it.");
+    }
     // A target without a path means the root, but HTTP/2 does not allow that form.
     if request.version() == Version::HTTP_2
         && uri.path_and_query().is_some_and(|target| target.as_str().starts_with('?'))
@@ -208,5 +212,11 @@ mod tests {
         assert_eq!(check(&trace.body(()).unwrap(), 100, true), Ok(()), "a route names TRACE");
         assert_eq!(checked("GET", Version::HTTP_11, "http://a?x=1", &["a"]), None);
         assert_eq!(checked("GET", Version::HTTP_2, "http://a?x=1", &[]), Some(400));
+        for version in [Version::HTTP_11, Version::HTTP_2] {
+            for target in ["http://a/caf\u{e9}", "http://a/?x=\u{e9}"] {
+                assert_eq!(checked("GET", version, target, &["a"]), Some(400), "{target:?}");
+            }
+            assert_eq!(checked("GET", version, "http://a/caf%C3%A9?{|}", &["a"]), None);
+        }
     }
 }

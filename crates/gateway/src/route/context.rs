@@ -1,6 +1,6 @@
 //! What a gateway needs from the process around it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use semel::Semel;
@@ -8,8 +8,10 @@ use semel_tower::MemoryBudget;
 
 use crate::route::caller_secrets::CallerSecrets;
 use crate::route::caller_verifiers::CallerVerifiers;
-use crate::route::unmatched::LOG_INTERVAL;
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
+
+/// Interval between log lines for requests that carry a key and match no route.
+const UNMATCHED_LOG_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Dependencies of a gateway.
 #[derive(Clone, Debug)]
@@ -36,7 +38,7 @@ impl GatewayContext {
         metrics: Arc<Metrics>,
         memory: MemoryBudget,
     ) -> Self {
-        let unmatched = Arc::new(LogThrottle::every(LOG_INTERVAL));
+        let unmatched = Arc::new(LogThrottle::every(UNMATCHED_LOG_INTERVAL));
         Self { semel, secrets, metrics, memory, caller_verifiers: Arc::default(), unmatched }
     }
 

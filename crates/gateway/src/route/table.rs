@@ -22,7 +22,7 @@ use crate::body::{ClientBody, RequestBody};
 use crate::connections::AwaitedBody;
 use crate::error::ForwardError;
 use crate::forward::Forward;
-use crate::forward::response_body::ResponseBody;
+use crate::forward::response_body::GatewayBody;
 use crate::headers;
 use crate::peer::ClientPeer;
 use crate::proxies::TrustedProxies;
@@ -39,9 +39,6 @@ use semel_telemetry::{
     log_throttle::LogThrottle,
     metrics::{Metrics, UnguardedReason},
 };
-
-/// The body of a response: from an upstream or a record, or made by the gateway.
-pub(crate) type GatewayBody = Either<Body<ResponseBody>, Full<Bytes>>;
 
 /// The routes of a configuration.
 #[derive(Debug)]
@@ -136,7 +133,7 @@ impl RouteTable {
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
-                    if route.upstream.own_host {
+                    if route.upstream.sends_upstream_host {
                         layer = layer.ignore_host();
                     }
                     if trust {

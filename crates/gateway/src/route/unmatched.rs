@@ -1,7 +1,7 @@
 //! Passes or refuses requests that match no route. One that carries a key was probably meant to be
 //! guarded.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderName, Request, Response, StatusCode, header};
@@ -15,9 +15,6 @@ use semel_telemetry::{
     log_throttle::LogThrottle,
     metrics::{Metrics, UnguardedReason},
 };
-
-/// Interval between log lines for requests that carry a key and match no route.
-pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Headers that proxies and libraries add to every request. A route may use one as its key, but
 /// here it does not mean that a guard was expected.

@@ -13,13 +13,17 @@ use tokio::{
 
 use crate::error::ForwardError;
 use crate::tls::{Negotiated, UpstreamConnector};
-use crate::upstream::h2_connection::Http2Connection;
+use crate::upstream::h2_connection::{Http2Connection, UPSTREAM_STREAMS_MAX};
 use semel_config::{Protocol, Upstream};
 use semel_http1::io::CountedStream;
 use semel_http1::{Http1Connection, UpstreamStream};
 
 /// Interval of HTTP/2 pings to an upstream.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Bytes of a response that an upstream may send on one HTTP/2 stream ahead of its reader. A window
+/// that grows with the speed of the upstream would let a client that does not read hold megabytes.
+const STREAM_WINDOW: u32 = 65_535;
 
 /// Interval at which a new HTTP/2 connection is checked for the upstream's SETTINGS.
 const SETTINGS_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -100,7 +104,9 @@ where
 {
     let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .adaptive_window(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        // Responses that their clients do not read leave the others their windows.
+        .initial_connection_window_size(STREAM_WINDOW * u32::from(UPSTREAM_STREAMS_MAX))
         .keep_alive_interval(PING_INTERVAL)
         .initial_max_send_streams(0)
         .handshake(TokioIo::new(io))

@@ -18,7 +18,7 @@ use crate::body::RequestBody;
 use semel_http1::io::CountedStream;
 
 /// Maximum number of requests on a connection, if the upstream allows more.
-const UPSTREAM_STREAMS_MAX: usize = 100;
+pub(super) const UPSTREAM_STREAMS_MAX: u16 = 100;
 
 /// An HTTP/2 connection to an upstream.
 #[derive(Clone, Debug)]
@@ -78,7 +78,8 @@ impl Http2Connection {
     ///
     /// A request sent above the limit would wait in hyper, and could not be taken back.
     pub(crate) fn reserve_stream(&self) -> Option<StreamPermit> {
-        let limit = self.streams.limit.load(Ordering::Relaxed).min(UPSTREAM_STREAMS_MAX);
+        let limit =
+            self.streams.limit.load(Ordering::Relaxed).min(usize::from(UPSTREAM_STREAMS_MAX));
         if self.streams.open.load(Ordering::Relaxed) >= limit {
             return None;
         }

@@ -12,9 +12,11 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
+use crate::client::parse::ResponseHead;
 use crate::decode::length;
 use crate::{BoxError, ConnectionOwner, Exchange, Http1Error, NextHttp1Frame, UpstreamStream};
 
@@ -43,8 +45,21 @@ where
     C: ConnectionOwner,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
+    /// The response of an exchange whose head was read.
+    pub fn response(mut exchange: Exchange<C, B>, head: ResponseHead) -> Response<Self> {
+        let ResponseHead { parts, body, keep_alive, .. } = head;
+        exchange.begin_body(&parts, body, keep_alive);
+        let body = match parts.status {
+            StatusCode::SWITCHING_PROTOCOLS => {
+                Self { first: Bytes::new(), rest: Remaining::Switched(Box::new(exchange)) }
+            }
+            _ => Self::new(exchange),
+        };
+        Response::from_parts(parts, body)
+    }
+
     /// The body of a response whose head was read.
-    pub(crate) fn new(mut exchange: Exchange<C, B>) -> Self {
+    fn new(mut exchange: Exchange<C, B>) -> Self {
         let first = exchange.take_rest();
         if exchange.has_ended() {
             exchange.finish();
@@ -60,11 +75,6 @@ where
             Remaining::Read(exchange)
         };
         Self { first, rest }
-    }
-
-    /// A response after which the upstream speaks another protocol.
-    pub(crate) fn switched(exchange: Exchange<C, B>) -> Self {
-        Self { first: Bytes::new(), rest: Remaining::Switched(Box::new(exchange)) }
     }
 
     /// The connection and its buffered input, if the upstream switched protocols.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, response::Parts};
 use http_body::{Body, Frame};
 use tokio::time::{Instant, timeout};
 
@@ -16,9 +16,7 @@ use crate::client::encode::encode_request;
 use crate::client::parse::{HeadParser, ResponseHead};
 use crate::decode::Decoder;
 use crate::write::MessageWriter;
-use crate::{
-    BoxError, Http1Connection, Http1Error, Http1ResponseBody, RequestTarget, UpstreamStream,
-};
+use crate::{BoxError, Http1Connection, Http1Error, RequestTarget, UpstreamStream};
 
 /// Owns a connection while a request is on it, and takes it back for the next one.
 pub trait ConnectionOwner: Send + 'static {
@@ -131,16 +129,10 @@ where
         self.owner.connection_mut().timer.poll(deadline, context)
     }
 
-    /// The response with this head.
-    pub fn into_response(mut self, head: ResponseHead) -> Response<Http1ResponseBody<C, B>> {
-        let ResponseHead { parts, body, keep_alive, .. } = head;
+    /// Begins the body that follows a response head.
+    pub(crate) fn begin_body(&mut self, head: &Parts, body: Decoder, keep_alive: bool) {
         (self.body, self.keep_alive) = (body, keep_alive);
-        self.owner.apply_keep_alive(&parts.headers);
-        let body = match parts.status {
-            StatusCode::SWITCHING_PROTOCOLS => Http1ResponseBody::switched(self),
-            _ => Http1ResponseBody::new(self),
-        };
-        Response::from_parts(parts, body)
+        self.owner.apply_keep_alive(&head.headers);
     }
 
     /// The rest of the response body, if it was received completely.

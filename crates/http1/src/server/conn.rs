@@ -138,6 +138,15 @@ impl ConnState {
         self.input.poll_fill(&mut self.io, context)
     }
 
+    /// The same, while the head of a request has fewer than `bytes_max` bytes.
+    pub(crate) fn poll_fill_head(
+        &mut self,
+        bytes_max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.input.poll_fill_head(bytes_max, &mut self.io, context)
+    }
+
     /// Ready when the client has disconnected. While a body is being read, its reader detects that.
     pub(crate) fn poll_disconnect(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.has_reader && !self.body.is_done() {

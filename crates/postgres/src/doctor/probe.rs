@@ -10,7 +10,7 @@ use semel_core::StoreError;
 use tokio::time::Instant;
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
-use super::diagnose::GRANTS;
+use super::grants::GRANTS;
 use crate::{
     error::corrupt,
     options::Options,

@@ -26,7 +26,7 @@ use super::{
     operation::DrivenOperation,
     pending::RemoteWait,
     renewals::{Renewal, Renewals},
-    unsettled::{UnsettledClaim, UnsettledClaims},
+    unsettled::{SettleWorker, UnsettledClaim, UnsettledClaims},
 };
 use crate::{
     Lease,
@@ -35,6 +35,7 @@ use crate::{
     limiter::Permit,
     observer::{EventKind, ReplaySource, StoreOperation},
     per_caller::ScopedCallerRef,
+    retained_reply::{RetainedReply, retention_left},
 };
 
 /// The operation of the request; `None` where only a claim is settled.
@@ -62,6 +63,8 @@ pub(crate) struct Driver {
     replied: bool,
     /// The source of a replayed answer.
     source: ReplaySource,
+    /// When the retention of a completed record ends, or a little earlier.
+    expires: Option<ProcessTime>,
 }
 
 impl Driver {
@@ -85,10 +88,21 @@ impl Driver {
         Self { former, peer, flight, permit, step, replied: false, ..driver }
     }
 
-    /// Retries a claim that may have been granted and whose client already has its reply.
-    pub(crate) async fn settle(shared: &Arc<EngineState>, entry: UnsettledClaim) {
-        let lease = Lease::new(entry.claim.id.clone(), shared.clock, None);
-        Box::new(Self::of(Arc::clone(shared), entry, lease)).drive(None).await;
+    /// Retries a claim in the background that may have been granted and whose client already has
+    /// its reply.
+    pub(crate) fn settle_later(shared: &Arc<EngineState>, entry: UnsettledClaim) {
+        if let Some(worker) = UnsettledClaims::add(shared, entry) {
+            tokio::spawn(Self::settle(worker));
+        }
+    }
+
+    /// Settles claims until none is left.
+    async fn settle(mut worker: SettleWorker) {
+        while let Some(entry) = worker.next() {
+            let shared = Arc::clone(&worker.shared);
+            let lease = Lease::new(entry.claim.id.clone(), shared.clock, None);
+            Box::new(Self::of(shared, entry, lease)).drive(None).await;
+        }
     }
 
     fn of(shared: Arc<EngineState>, entry: UnsettledClaim, lease: Lease) -> Self {
@@ -109,6 +123,7 @@ impl Driver {
             permit: None,
             replied: true,
             source: ReplaySource::Store,
+            expires: None,
         }
     }
 
@@ -149,7 +164,7 @@ impl Driver {
                     self.send_reply(&mut operation, reply);
                     if self.flow.unsettled().is_some() {
                         let Self { shared, claim, flow, plan, began, .. } = *self;
-                        return UnsettledClaims::add(
+                        return Self::settle_later(
                             &shared,
                             UnsettledClaim { claim, flow, plan, began },
                         );
@@ -228,7 +243,9 @@ impl Driver {
         match self.shared.call_store(StoreOperation::Claim, &self.claim.id, timeout, call).await {
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.cache_answer(answer.compact(), self.asked.after(*expires_in), epoch);
+                    let expires = self.asked.after(*expires_in);
+                    self.expires = Some(expires);
+                    self.cache_answer(answer.compact(), expires, epoch);
                 }
                 self.flow.on_claimed(claimed, self.shared.clock.now())
             }
@@ -291,9 +308,10 @@ impl Driver {
         }
         let Claim { id, fingerprint, .. } = &self.claim;
         let (source, now) = (ReplaySource::CacheWhileAway, self.shared.clock.now());
-        let reply = self.shared.cache.get(id, *fingerprint, source, now)?;
+        let known = self.shared.cache.get(id, *fingerprint, source, now)?;
         self.source = source;
-        Some(reply)
+        self.expires = known.expires_in.map(|left| now.after(left));
+        Some(known.reply)
     }
 
     /// The reply to a repeat while the store accepts no writes. A repeat needs none. An operation
@@ -306,7 +324,8 @@ impl Driver {
         if known.is_some() || !self.shared.breaker.is_readable() {
             return known;
         }
-        let seen = self.get(&self.claim.id).await.ok()??;
+        let (asked, seen) = (self.shared.clock.now(), self.get(&self.claim.id).await.ok()??);
+        self.note_expiry(&seen, asked);
         self.plan.reply_of_former(&seen, false)
     }
 
@@ -315,10 +334,11 @@ impl Driver {
         let seen = self.get(&self.claim.id).await?;
         if flow::would_begin(seen.as_ref()) {
             for id in &self.former {
-                let seen = self.get(id).await?;
-                let observed = id.scope.is_observed();
-                let reply = seen.and_then(|seen| self.plan.reply_of_former(&seen, observed));
+                let asked = self.shared.clock.now();
+                let Some(seen) = self.get(id).await? else { continue };
+                let reply = self.plan.reply_of_former(&seen, id.scope.is_observed());
                 if reply.is_some() {
+                    self.note_expiry(&seen, asked);
                     return Ok(reply);
                 }
             }
@@ -330,6 +350,11 @@ impl Driver {
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
         let timeout = self.flow.claim_timeout(self.shared.clock.now());
         self.shared.call_store(StoreOperation::Get, id, timeout, self.shared.store.get(id)).await
+    }
+
+    /// A record with an answer to replay was read; the read began at `asked`.
+    fn note_expiry(&mut self, seen: &Snapshot, asked: ProcessTime) {
+        self.expires = retention_left(seen).map(|left| asked.after(left));
     }
 
     /// Caches a completed record.
@@ -401,7 +426,7 @@ impl Driver {
     }
 
     fn recorded(
-        &self,
+        &mut self,
         fence: Fence,
         finish: &Finish,
         fenced: Fenced,
@@ -418,7 +443,9 @@ impl Driver {
             (Fenced::Lost, _) => return self.report_lost(fence),
             (Fenced::Applied, RecordAction::Complete(answer)) => {
                 // The store counts retention from the claim, which came later.
-                self.cache_answer(answer.clone(), self.began.after(self.claim.retention), epoch);
+                let expires = self.began.after(self.claim.retention);
+                self.expires = Some(expires);
+                self.cache_answer(answer.clone(), expires, epoch);
                 EventKind::Completed(fence)
             }
             (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),
@@ -433,9 +460,15 @@ impl Driver {
     }
 
     async fn read_record(&mut self) -> Action {
+        let asked = self.shared.clock.now();
         let call = self.shared.store.get(&self.claim.id);
         match self.call_store(StoreOperation::Get, call).await {
-            Ok(seen) => self.flow.on_seen(seen.as_ref(), self.shared.clock.now()),
+            Ok(seen) => {
+                if let Some(seen) = &seen {
+                    self.note_expiry(seen, asked);
+                }
+                self.flow.on_seen(seen.as_ref(), self.shared.clock.now())
+            }
             Err(_) => self.flow.on_look_failed(self.shared.clock.now()),
         }
     }
@@ -444,6 +477,8 @@ impl Driver {
 
     fn send_reply(&mut self, operation: &mut ClaimedOperation, reply: Reply) {
         self.shared.emit_reply(&self.claim.id, &reply, self.source);
+        let now = self.shared.clock.now();
+        let reply = RetainedReply::new(reply, self.expires.map(|expires| expires.since(now)));
         // Joined requests first, then the owner.
         if let Some(flight) = self.flight.take() {
             flight.finish(&FlightResult::Reply(reply.clone()));

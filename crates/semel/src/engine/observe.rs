@@ -20,8 +20,7 @@ use tokio::time::timeout;
 pub(crate) use self::unrecorded::Unrecorded;
 use self::unrecorded::{Execution, Mark};
 use super::{
-    Admission, BeginRequest, EngineState, Semel,
-    unsettled::{UnsettledClaim, UnsettledClaims},
+    Admission, BeginRequest, EngineState, Semel, drive::Driver, unsettled::UnsettledClaim,
 };
 use crate::{
     breaker::ProvesWrite,
@@ -157,7 +156,7 @@ impl<'a> ObservedOperation<'a> {
         let Self { shared, claim, plan } = self;
         let began = shared.clock.now();
         let flow = Flow::give_back(plan, began);
-        UnsettledClaims::add(shared, UnsettledClaim { claim, flow, plan, began });
+        Driver::settle_later(shared, UnsettledClaim { claim, flow, plan, began });
     }
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record has another owner by

@@ -13,7 +13,7 @@ use semel_core::{ExecutionResult, Reply};
 use tokio::sync::oneshot;
 
 use super::pending::{DriverMessage, RemoteWait};
-use crate::Lease;
+use crate::{Lease, retained_reply::RetainedReply};
 
 /// The rest of an operation that has handed out its value early.
 pub type RestOfExecution = Pin<Box<dyn Future<Output = ExecutionResult> + Send>>;
@@ -52,7 +52,7 @@ pub(crate) trait DrivenOperation: Send {
     fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ExecutionResult>>;
 
     /// Sends the reply and the value to the request, unless it is gone.
-    fn reply(self: Pin<&mut Self>, reply: Reply);
+    fn reply(self: Pin<&mut Self>, reply: RetainedReply);
 
     /// Another process runs the operation: the request waits for that one.
     fn wait_remotely(self: Pin<&mut Self>, wait: Box<RemoteWait>);
@@ -140,14 +140,14 @@ where
         }
     }
 
-    fn reply(self: Pin<&mut Self>, reply: Reply) {
+    fn reply(self: Pin<&mut Self>, reply: RetainedReply) {
         let this = self.project();
         match this.client.take() {
             Some(ReplyChannel::Waiting(client)) => {
                 let _ = client.send(DriverMessage::Reply(reply, this.value.take()));
             }
             Some(ReplyChannel::HandedOut(client)) => {
-                let _ = client.send(reply);
+                let _ = client.send(reply.reply);
             }
             None => {}
         }

@@ -17,7 +17,13 @@ use semel_core::{Action, Flow, Problem, RecordId, Reply};
 use tokio::sync::oneshot;
 
 use super::{EngineState, watches::PollerStopped};
-use crate::{Deadline, Lease, flights::FlightResult, limiter::Permit, observer::EventKind};
+use crate::{
+    Deadline, Lease,
+    flights::FlightResult,
+    limiter::Permit,
+    observer::EventKind,
+    retained_reply::{RetainedReply, retention_left},
+};
 
 /// The future of a reply, from [`Semel::begin`](crate::Semel::begin). Dropping it does not affect
 /// the operation.
@@ -25,9 +31,9 @@ use crate::{Deadline, Lease, flights::FlightResult, limiter::Permit, observer::E
 pub struct Pending<T>(PendingState<T>);
 
 enum PendingState<T> {
-    Ready(Option<Reply>),
+    Ready(Option<RetainedReply>),
     Owner(OwnerWait<T>),
-    Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
+    Waiting(Pin<Box<dyn Future<Output = RetainedReply> + Send>>),
 }
 
 /// A request whose own driver replies.
@@ -46,8 +52,16 @@ struct DeadlineWait {
 /// The reply to a request that began an operation.
 #[derive(Debug)]
 pub enum OperationReply<T> {
-    /// The reply, and the execution of this request if it had one.
-    Replied(Reply, Option<OwnExecution<T>>),
+    /// The reply.
+    Replied {
+        /// The reply.
+        reply: Reply,
+        /// The execution of this request, if it had one.
+        own: Option<OwnExecution<T>>,
+        /// How long the record with this reply is kept, at least; `None` if the reply is not
+        /// recorded.
+        expires_in: Option<Duration>,
+    },
     /// The operation handed out its value and runs on.
     Early {
         /// The value.
@@ -77,7 +91,7 @@ pub struct RecordedReply(oneshot::Receiver<Reply>);
 /// A message of the driver to the request that began the operation.
 #[derive(Debug)]
 pub(crate) enum DriverMessage<T> {
-    Reply(Reply, Option<T>),
+    Reply(RetainedReply, Option<T>),
     Early(T, oneshot::Receiver<Reply>),
     /// Another process runs it: wait for that one.
     WaitRemotely(Box<RemoteWait>),
@@ -95,8 +109,8 @@ pub(crate) struct RemoteWait {
 }
 
 impl<T> Pending<T> {
-    pub(crate) const fn ready(reply: Reply) -> Self {
-        Self(PendingState::Ready(Some(reply)))
+    pub(crate) fn ready(reply: impl Into<RetainedReply>) -> Self {
+        Self(PendingState::Ready(Some(reply.into())))
     }
 
     pub(crate) fn owner(
@@ -126,7 +140,7 @@ impl<T> Pending<T> {
     /// Waits for the reply alone, without the value of the operation.
     pub async fn reply(self) -> Reply {
         match self.await {
-            OperationReply::Replied(reply, _) => reply,
+            OperationReply::Replied { reply, .. } => reply,
             OperationReply::Early { recorded, .. } => recorded.await,
         }
     }
@@ -139,14 +153,15 @@ impl<T> Future for Pending<T> {
         loop {
             let reply = match &mut self.0 {
                 PendingState::Ready(reply) => {
-                    OperationReply::Replied(reply.take().unwrap_or(DRIVER_DROPPED), None)
+                    let reply = reply.take().unwrap_or_else(|| DRIVER_DROPPED.into());
+                    OperationReply::of(reply, None)
                 }
                 PendingState::Waiting(waiting) => {
-                    OperationReply::Replied(ready!(waiting.as_mut().poll(context)), None)
+                    OperationReply::of(ready!(waiting.as_mut().poll(context)), None)
                 }
                 PendingState::Owner(owner) => match ready!(owner.poll_message(context)) {
                     DriverMessage::Reply(reply, value) => {
-                        OperationReply::Replied(reply, owner.execution(value))
+                        OperationReply::of(reply, owner.execution(value))
                     }
                     DriverMessage::Early(value, recorded) => {
                         let (lease, recorded) = (owner.lease.clone(), RecordedReply(recorded));
@@ -164,16 +179,24 @@ impl<T> Future for Pending<T> {
     }
 }
 
+impl<T> OperationReply<T> {
+    fn of(retained: RetainedReply, own: Option<OwnExecution<T>>) -> Self {
+        let RetainedReply { reply, expires_in } = retained;
+        Self::Replied { reply, own, expires_in }
+    }
+}
+
 impl<T> OwnerWait<T> {
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<DriverMessage<T>> {
         if let Poll::Ready(message) = Pin::new(&mut self.reply_rx).poll(context) {
-            return Poll::Ready(message.unwrap_or(DriverMessage::Reply(DRIVER_DROPPED, None)));
+            let dropped = |_| DriverMessage::Reply(DRIVER_DROPPED.into(), None);
+            return Poll::Ready(message.unwrap_or_else(dropped));
         }
         let Some(deadline) = &mut self.deadline else { return Poll::Pending };
         ready!(deadline.passed.as_mut().poll(context));
         let problem = Problem::DeadlineExceededInFlight;
         let refusal = deadline.shared.refuse(self.lease.id(), problem);
-        Poll::Ready(DriverMessage::Reply(refusal, None))
+        Poll::Ready(DriverMessage::Reply(refusal.into(), None))
     }
 
     fn execution(&self, value: Option<T>) -> Option<OwnExecution<T>> {
@@ -200,12 +223,16 @@ async fn join(
     mut flow: Flow,
     mut result: oneshot::Receiver<FlightResult>,
     permit: Permit,
-) -> Reply {
+) -> RetainedReply {
     let since = shared.stopwatch();
+    let mut expires_in = None;
     let step = tokio::select! {
         biased;
         result = &mut result => match result {
-            Ok(FlightResult::Reply(reply)) => flow.on_joined(reply),
+            Ok(FlightResult::Reply(retained)) => {
+                expires_in = retained.expires_in;
+                flow.on_joined(retained.reply)
+            }
             Ok(FlightResult::Elsewhere) => flow.on_elsewhere(shared.clock.now()),
             Err(_) => flow.on_joined(DRIVER_DROPPED),
         },
@@ -213,21 +240,25 @@ async fn join(
     };
     if let Action::Reply(reply) = step {
         shared.emit_waited(&id, &reply, since);
-        return reply;
+        return RetainedReply::new(reply, expires_in);
     }
     RemoteWait { shared, id, flow, permit, since }.watch().await
 }
 
 impl RemoteWait {
-    pub(crate) async fn watch(self) -> Reply {
+    pub(crate) async fn watch(self) -> RetainedReply {
         let Self { shared, id, mut flow, permit, since } = self;
         shared.events.emit(&id, EventKind::Waiting);
         let mut waiter = shared.watches.wait(&shared, &id);
+        let mut expires_in = None;
         let reply = loop {
             let step = tokio::select! {
                 biased;
                 seen = waiter.seen() => match seen {
-                    Ok(seen) => flow.on_seen(seen.as_deref(), shared.clock.now()),
+                    Ok(seen) => {
+                        expires_in = seen.as_deref().and_then(retention_left);
+                        flow.on_seen(seen.as_deref(), shared.clock.now())
+                    }
                     Err(PollerStopped) => {
                         waiter = shared.watches.wait(&shared, &id);
                         continue;
@@ -241,7 +272,7 @@ impl RemoteWait {
         };
         drop(permit);
         shared.emit_waited(&id, &reply, since);
-        reply
+        RetainedReply::new(reply, expires_in)
     }
 }
 

@@ -63,8 +63,8 @@ impl Semel {
         self.start_maintenance();
         let (shared, now) = (&self.shared, self.shared.clock.now());
         let (id, fingerprint) = (&operation.id, operation.fingerprint);
-        if let Some(reply) = shared.cached_reply(id, fingerprint, now) {
-            return RemoteClaim::from(reply);
+        if let Some(known) = shared.cached_reply(id, fingerprint, now) {
+            return RemoteClaim::from(known.reply);
         }
         let caller = ScopedCallerRef::of(id);
         let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, caller) else {
@@ -341,6 +341,6 @@ impl RemoteClaimDriver {
         };
         let since = shared.stopwatch();
         let wait = RemoteWait { shared, id: claim.id, flow, permit, since };
-        RemoteClaim::from(wait.watch().await)
+        RemoteClaim::from(wait.watch().await.reply)
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use semel_core::{Claim, Flow, Plan, ProcessTime, RecordAction};
 use tokio::sync::Notify;
 
-use super::{EngineState, drive::Driver};
+use super::EngineState;
 use crate::observer::EventKind;
 
 /// How many tasks retry claims.
@@ -61,8 +61,8 @@ impl UnsettledClaim {
 }
 
 impl UnsettledClaims {
-    /// Adds a claim to retry.
-    pub(crate) fn add(shared: &Arc<EngineState>, entry: UnsettledClaim) {
+    /// Adds a claim to retry. A worker is returned if one more has to be started.
+    pub(crate) fn add(shared: &Arc<EngineState>, entry: UnsettledClaim) -> Option<SettleWorker> {
         let mut state = shared.unsettled.lock();
         state.push(entry);
         let dropped = state.shrink();
@@ -72,10 +72,7 @@ impl UnsettledClaims {
         for entry in dropped {
             shared.events.emit(&entry.claim.id, EventKind::ClaimDropped);
         }
-        if start {
-            let worker = SettleWorker { shared: Arc::clone(shared), entry: None, over: false };
-            tokio::spawn(worker.run());
-        }
+        start.then(|| SettleWorker { shared: Arc::clone(shared), entry: None, over: false })
     }
 
     /// How many claims are unsettled.
@@ -122,26 +119,18 @@ impl UnsettledState {
     }
 }
 
-/// A task that settles one claim after the other.
-struct SettleWorker {
-    shared: Arc<EngineState>,
+/// The claims of a task that settles one after the other.
+pub(crate) struct SettleWorker {
+    pub(crate) shared: Arc<EngineState>,
     /// Its current claim.
     entry: Option<UnsettledClaim>,
     over: bool,
 }
 
 impl SettleWorker {
-    /// Runs until no claim is left.
-    async fn run(mut self) {
-        while let Some(entry) = self.next() {
-            Driver::settle(&self.shared, entry).await;
-        }
-        self.over = true;
-        self.shared.unsettled.idle.notify_waiters();
-    }
-
-    /// The next claim; without one, the worker ends under the same lock.
-    fn next(&mut self) -> Option<UnsettledClaim> {
+    /// The next claim, when the one before is settled; without one, the worker ends under the same
+    /// lock.
+    pub(crate) fn next(&mut self) -> Option<UnsettledClaim> {
         let mut state = self.shared.unsettled.lock();
         state.settling -= usize::from(self.entry.take().is_some());
         self.entry = state.pop();
@@ -150,6 +139,10 @@ impl SettleWorker {
             None => state.workers -= 1,
         }
         drop(state);
+        if self.entry.is_none() {
+            self.over = true;
+            self.shared.unsettled.idle.notify_waiters();
+        }
         self.entry.clone()
     }
 }

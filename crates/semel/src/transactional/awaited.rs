@@ -11,10 +11,8 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use semel_core::{Fence, Fingerprint, RecordId, Snapshot};
+use semel_core::{Fence, Fingerprint, OnUnknown, RecordId, Snapshot, StateView};
 use tokio::time::Instant;
-
-use super::store::running;
 
 /// The maximum number of records. Beyond it, a lookup reports only that the operation runs.
 const RECORDS_MAX: usize = 10_000;
@@ -22,6 +20,9 @@ const RECORDS_MAX: usize = 10_000;
 /// When the table is full, records without a new waiter for this long are evicted: their waiters
 /// have given up, or will poll again.
 const AGE_MAX: Duration = Duration::from_secs(60);
+
+/// How long a waiter relies on a lookup that found the operation running.
+pub(super) const RECHECK_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(super) struct AwaitedRecords(Mutex<HashMap<RecordId, AwaitedFingerprint>>);
@@ -68,6 +69,14 @@ impl AwaitedRecords {
         let fingerprint = self.lock().get(id)?.fingerprint?;
         Fence::new(1).map(|fence| running(fingerprint, fence))
     }
+}
+
+/// The snapshot of an operation that another transaction runs.
+pub(super) fn running(fingerprint: Fingerprint, fence: Fence) -> Snapshot {
+    let mut seen =
+        Snapshot::new(fingerprint, fence, StateView::InFlight { lease_left: RECHECK_AFTER });
+    seen.on_unknown = OnUnknown::Rerun;
+    seen
 }
 
 #[cfg(test)]

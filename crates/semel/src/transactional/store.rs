@@ -4,16 +4,16 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use semel_core::{
-    Answer, Batch, Claim, Claimant, Claimed, Content, Epoch, Fence, Fenced, Fingerprint, Finish,
-    Grant, ListQuery, Occupied, OnUnknown, Page, RecordAction, RecordId, Resolution, Resolved,
-    Snapshot, StateView, Store, StoreError, StoreErrorKind, StoredResponse,
+    Answer, Batch, Claim, Claimant, Claimed, Content, Epoch, Fence, Fenced, Finish, Grant,
+    ListQuery, Occupied, OnUnknown, Page, RecordAction, RecordId, Resolution, Resolved, Snapshot,
+    StateView, Store, StoreError, StoreErrorKind, StoredResponse,
 };
 
 use tokio::time::timeout;
 
 use super::{
     BeginResult, Database, Entry, NoTransaction, RecordLookup, Recorded, TransactionGuard,
-    awaited::AwaitedRecords,
+    awaited::{AwaitedRecords, RECHECK_AFTER, running},
     open::{OpenTransaction, OpenTransactions},
 };
 use crate::Lease;
@@ -174,9 +174,6 @@ fn snapshot(found: Recorded) -> Snapshot {
     seen
 }
 
-/// How long a waiter relies on a lookup that found the operation running.
-const RECHECK_AFTER: Duration = Duration::from_secs(30);
-
 #[async_trait]
 impl<D: Database> Store for TransactionalStore<D> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
@@ -306,13 +303,6 @@ impl<D: Database> Store for TransactionalStore<D> {
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         Ok(Epoch::default())
     }
-}
-
-pub(super) fn running(fingerprint: Fingerprint, fence: Fence) -> Snapshot {
-    let mut seen =
-        Snapshot::new(fingerprint, fence, StateView::InFlight { lease_left: RECHECK_AFTER });
-    seen.on_unknown = OnUnknown::Rerun;
-    seen
 }
 
 impl<D: Database> Clone for TransactionalStore<D> {

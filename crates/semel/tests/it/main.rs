@@ -17,6 +17,7 @@ mod once;
 mod overtaken;
 mod quotas;
 mod remote;
+mod retention;
 mod unguarded;
 mod values;
 mod waiting;

@@ -27,7 +27,7 @@ fn streams(harness: &Harness, finish: &Arc<Notify>) -> Pending<oneshot::Receiver
 
 fn replied<T>(reply: OperationReply<T>) -> (Reply, Option<OwnExecution<T>>) {
     match reply {
-        OperationReply::Replied(reply, run) => (reply, run),
+        OperationReply::Replied { reply, own, .. } => (reply, own),
         OperationReply::Early { .. } => panic!("handed out early"),
     }
 }

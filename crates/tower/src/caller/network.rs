@@ -2,6 +2,11 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use http::{HeaderName, request::Parts};
+
+use super::{CallerRefusal, ClientContext};
+use crate::refusal::CallerFailure;
+
 /// An IP network: `10.0.0.0/8`, `2001:db8::/32`, or one address.
 ///
 /// ```
@@ -31,6 +36,22 @@ impl Network {
         address.is_ipv4() == self.address.is_ipv4()
             && masked(address, self.prefix) == masked(self.address, self.prefix)
     }
+}
+
+/// Refuses a header from outside the networks. It is never treated as absent: the request could
+/// pass as anonymous.
+pub(super) fn require_network(
+    name: &HeaderName,
+    networks: &[Network],
+    parts: &Parts,
+) -> Result<(), CallerRefusal> {
+    let peer = ClientContext::of(&parts.extensions).and_then(|client| client.address);
+    if peer.is_some_and(|peer| networks.iter().any(|network| network.contains(peer))) {
+        return Ok(());
+    }
+    let detail =
+        format!("the header {name} is accepted only from the networks that this route lists");
+    Err(CallerRefusal::new(CallerFailure::Network, detail))
 }
 
 /// The first bits of an address.

@@ -5,11 +5,10 @@ use semel::core::{Caller, caller::CALLER_BYTES_MAX};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CallerRefusal, ClientContext, Identification, Network, authorization,
+    CallerRefusal, Identification, authorization,
     credential::{self, CredentialKind, CredentialLocation},
     secret,
 };
-use crate::refusal::CallerFailure;
 
 /// Why a request is not anonymous, and the rule that the route would need.
 pub(super) fn not_anonymous(found: CredentialLocation<'_>) -> String {
@@ -40,22 +39,6 @@ pub(super) fn not_anonymous(found: CredentialLocation<'_>) -> String {
          rule of this route reads, so the request is not anonymous; leave it out, or let the \
          route say caller = [{rule}, \"anonymous\"]"
     )
-}
-
-/// Refuses a header from outside the networks. It is never treated as absent: the request could
-/// pass as anonymous.
-pub(super) fn require_network(
-    name: &HeaderName,
-    networks: &[Network],
-    parts: &Parts,
-) -> Result<(), CallerRefusal> {
-    let peer = ClientContext::of(&parts.extensions).and_then(|client| client.address);
-    if peer.is_some_and(|peer| networks.iter().any(|network| network.contains(peer))) {
-        return Ok(());
-    }
-    let detail =
-        format!("the header {name} is accepted only from the networks that this route lists");
-    Err(CallerRefusal::new(CallerFailure::Network, detail))
 }
 
 /// Why a credential that changes cannot name a caller, and the rule that the route would need.
