@@ -153,8 +153,10 @@ fn another_dialect_with_other_names_is_read_too() {
     assert_eq!((&all["orders"], &all["groups_total"]), (&json!(3), &json!(1)));
     assert_eq!(all["surplus_amounts"], json!([{ "amount": "1234.50" }]));
     let error = complaint(&["semicolons.csv"], b"");
-    let expected = "error: semicolons.csv: which column has the customer? The columns are \
-                    `Kunde`, `Artikel`, `Betrag`, `Zeit`. Select one with --customer COLUMN\n";
+    let expected = "error: semicolons.csv: which column has the customer, and which the product, \
+                    and which the amount, and which the time? The columns are `Kunde`, `Artikel`, \
+                    `Betrag`, `Zeit`. Select one with --customer COLUMN --product COLUMN \
+                    --amount COLUMN --time COLUMN\n";
     assert_eq!(error, expected);
     // What stands between columns can be typed, where the first line misleads.
     let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|1772359207\nada|x|tea|5|1772359208\n";

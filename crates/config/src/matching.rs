@@ -274,6 +274,10 @@ pub fn takes_path_loosely(wanted: &[Segment], path: &str) -> bool {
 }
 
 fn takes_segments(wanted: &[Segment], path: &str, takes: impl Fn(&str, &str) -> bool) -> bool {
+    // The pattern of the implicit route needs no look at the path.
+    if matches!(wanted, [Segment::Any]) {
+        return true;
+    }
     glob(wanted, segments_of(path), is_any, |wanted, segment| match wanted {
         Segment::Text(text) => takes(text, segment),
         Segment::One | Segment::Any => true,

@@ -398,7 +398,9 @@ settings! {
         /// stored (replays carry `Idempotent-Replayed: redacted`). The first client gets the
         /// complete response.
         record: RecordSetting = default("full");
-        /// Additional response headers to store and replay.
+        /// Additional response headers to store and replay, besides `Content-*`, `Location`,
+        /// `ETag`, `Last-Modified`, `Link`, `Vary`, `Cache-Control` and `Access-Control-*`. A
+        /// replay has no other header of the first response, such as `X-Request-Id`.
         keep_headers: Vec<Located<KeptHeader>> = default(json!([]));
         /// Maximum size of a guarded request body; a larger one is refused with 413.
         request_max: BodyLimit = default(size_text(policy().request_bytes_max as u64));

@@ -1,7 +1,7 @@
 //! Executes each command inside the writer's transaction: finds the record, applies
 //! [`semel_core::rules`], and writes the change.
 
-use rusqlite::Result;
+use rusqlite::{Connection, Result};
 use semel_core::{
     Batch, Claim, Claimant, Fence, Fenced, Record, RecordId, Resolution, Resolved, State,
     StoreTime,
@@ -10,17 +10,34 @@ use semel_core::{
 };
 
 use crate::{
+    clock::StoreClock,
+    clock_guard::save_time,
     command::{SqliteCommand, SqliteReply},
     error::damaged,
-    shared::NEVER,
-    tables::{self, LoadResult, StoredRecord, signed},
-    writer::StoreWriter,
+    in_flight_cache::InFlightCache,
+    shared::{NEVER, SqliteShared},
+    sweep::Sweeper,
+    tables::{self, LoadResult, RecordInserts, StoredRecord, signed},
 };
 
 /// The most records that one reap or sweep changes, whatever its limit is.
 const MAINTENANCE_BATCH_MAX: u32 = 10_000;
 
-impl StoreWriter {
+/// Executes the commands of one batch.
+pub(crate) struct BatchWriter<'w> {
+    pub(crate) connection: &'w Connection,
+    pub(crate) inserts: RecordInserts<'w>,
+    pub(crate) shared: &'w SqliteShared,
+    pub(crate) clock: &'w StoreClock,
+    pub(crate) sweeper: &'w mut Sweeper,
+    pub(crate) in_flight_cache: &'w mut InFlightCache,
+    pub(crate) last_issued: &'w mut i64,
+    pub(crate) pending_removals: &'w mut Vec<(Option<u64>, i64)>,
+    pub(crate) inserted: &'w mut Vec<(u64, i64)>,
+    pub(crate) deleted: &'w mut i64,
+}
+
+impl BatchWriter<'_> {
     pub(crate) fn apply(&mut self, command: &SqliteCommand, now: StoreTime) -> Result<SqliteReply> {
         match command {
             SqliteCommand::Claim(claim, hash) => self.claim(claim, *hash, now),
@@ -36,7 +53,7 @@ impl StoreWriter {
             SqliteCommand::Reap(limit) => self.reap(*limit, now),
             SqliteCommand::Sweep(limit) => self.sweep(*limit, now),
             SqliteCommand::SetMetadata(name, value) => {
-                tables::set_metadata(&self.connection, name, value.as_deref())?;
+                tables::set_metadata(self.connection, name, value.as_deref())?;
                 Ok(SqliteReply::Done)
             }
             SqliteCommand::CatchUp => Ok(SqliteReply::Done),
@@ -51,7 +68,7 @@ impl StoreWriter {
     fn claim(&mut self, claim: &Claim, hash: u64, now: StoreTime) -> Result<SqliteReply> {
         let mut found = None;
         for number in self.shared.index.candidates(hash).iter() {
-            match tables::load(&self.connection, number, &claim.id)? {
+            match tables::load(self.connection, number, &claim.id)? {
                 LoadResult::Found(stored) => {
                     found = Some(stored);
                     break;
@@ -97,7 +114,7 @@ impl StoreWriter {
         if resolved == Resolved::Applied {
             let raise = "UPDATE meta SET value = value + 1 WHERE name = 'epoch'";
             self.connection.prepare_cached(raise)?.execute([])?;
-            self.save_time()?;
+            save_time(self.connection, self.clock)?;
         }
         Ok(SqliteReply::Resolved(resolved))
     }
@@ -117,7 +134,7 @@ impl StoreWriter {
         let more = suspects.len() > limit;
         suspects.truncate(limit);
         for number in suspects {
-            let Some((id, stored)) = tables::load_any(&self.connection, number)? else {
+            let Some((id, stored)) = tables::load_any(self.connection, number)? else {
                 self.pending_removals.push((None, number));
                 continue;
             };
@@ -142,13 +159,13 @@ impl StoreWriter {
     /// whether there are more.
     fn end_old_holds(&mut self, limit: usize, now: StoreTime) -> Result<(u32, bool)> {
         let held = tables::held_too_long(
-            &self.connection,
+            self.connection,
             signed(now.as_millis()),
             limit.saturating_add(1),
         )?;
         let mut done = 0;
         for number in held.iter().take(limit) {
-            let Some((id, stored)) = tables::load_any(&self.connection, *number)? else { continue };
+            let Some((id, stored)) = tables::load_any(self.connection, *number)? else { continue };
             let change = rules::reap(&stored.record, now);
             done += u32::from(change != Change::Keep);
             self.write(&id, None, Some(&stored), change)?;
@@ -159,8 +176,8 @@ impl StoreWriter {
     fn sweep(&mut self, limit: u32, now: StoreTime) -> Result<SqliteReply> {
         let index = &self.shared.index;
         let swept =
-            self.sweeper.sweep(&self.connection, index, limit.min(MAINTENANCE_BATCH_MAX), now)?;
-        self.deleted += swept.deleted;
+            self.sweeper.sweep(self.connection, index, limit.min(MAINTENANCE_BATCH_MAX), now)?;
+        *self.deleted += swept.deleted;
         self.pending_removals.extend(swept.pending_removals);
         Ok(SqliteReply::Batch(swept.batch))
     }
@@ -174,14 +191,14 @@ impl StoreWriter {
         {
             return Ok(Some(StoredRecord { record: record.clone(), marked: false }));
         }
-        match tables::load(&self.connection, number, id)? {
+        match tables::load(self.connection, number, id)? {
             LoadResult::Found(stored) => Ok(Some(stored)),
             LoadResult::Gone | LoadResult::Other => Ok(None),
         }
     }
 
     fn next_fence(&self) -> Result<Fence> {
-        let last = self.shared.index.last().max(self.last_issued);
+        let last = self.shared.index.last().max(*self.last_issued);
         let next = last.checked_add(1).and_then(|next| u64::try_from(next).ok());
         next.and_then(Fence::new).ok_or_else(|| damaged("the last number"))
     }
@@ -203,7 +220,7 @@ impl StoreWriter {
                 let number = signed(found.record.fence.get());
                 self.in_flight_cache.remove(number);
                 self.pending_removals.push((None, number));
-                tables::mark_deleted(&self.connection, number)
+                tables::mark_deleted(self.connection, number)
             }
         }
     }
@@ -216,17 +233,17 @@ impl StoreWriter {
         record: Record,
     ) -> Result<()> {
         let number = signed(record.fence.get());
-        tables::put(&self.connection, id, found, &record)?;
+        tables::put(&mut self.inserts, id, found, &record)?;
         let old = found.map(|found| signed(found.record.fence.get()));
         if old != Some(number) {
             let hash = hash.unwrap_or_else(|| self.shared.index.hash_of(id));
             self.shared.index.insert(hash, number);
             self.inserted.push((hash, number));
             self.shared.index.set_last(number);
-            self.last_issued = number;
+            *self.last_issued = number;
             self.sweeper.add_retention(signed(millis(record.retention)));
             if let Some(old) = old {
-                self.deleted += 1;
+                *self.deleted += 1;
                 self.in_flight_cache.remove(old);
                 self.pending_removals.push((Some(hash), old));
             }

@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 use rusqlite::{Connection, Result};
 use semel_core::time::millis;
 
-use crate::clock::StoreClock;
+use crate::{clock::StoreClock, tables::signed};
 
 /// Differences below this are not logged: the clocks of one machine agree that well, in containers
 /// too.
@@ -38,6 +38,13 @@ pub(crate) fn follow(connection: &Connection, path: &Path, clock: &StoreClock) -
          and a wall clock that was set between two starts): the later one counts"
     );
     Ok(())
+}
+
+/// Stores the current time, so that time does not go back after a reboot.
+pub(crate) fn save_time(connection: &Connection, clock: &StoreClock) -> Result<()> {
+    let note = "UPDATE meta SET value = max(value, ?1) WHERE name = 'seen_at'";
+    let now = signed(clock.now().as_millis());
+    connection.prepare_cached(note)?.execute([now]).map(drop)
 }
 
 /// Warns that the claims of another process were ahead of this one's clock, which was set forward

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
-use rusqlite::{Connection, Result, Row, params};
+use rusqlite::{CachedStatement, Connection, Result, Row, params};
 use semel_core::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
     OwnerToken, Reason, Record, RecordId, Scope, State, StoreTime, store::METADATA_ENTRIES_MAX,
@@ -156,31 +156,49 @@ fn read_answer(row: &Row<'_>) -> Result<Answer> {
     }
 }
 
+/// The statements that nearly every record takes, prepared for one batch: the connection's cache of
+/// statements compares and copies their text at each use.
+pub(crate) struct RecordInserts<'c> {
+    connection: &'c Connection,
+    claim: CachedStatement<'c>,
+    answer: CachedStatement<'c>,
+}
+
+impl<'c> RecordInserts<'c> {
+    pub(crate) fn new(connection: &'c Connection) -> Result<Self> {
+        let claim = connection.prepare_cached(
+            "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
+             fingerprint, scope, caller, key, about, node, captured, hold_for) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+        )?;
+        let answer = connection.prepare_cached(
+            "INSERT INTO answers (id, expires_at, ended_at, reason, answer) \
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        Ok(Self { connection, claim, answer })
+    }
+}
+
 /// Writes `record` in place of `old`, which has the same fence or is deleted.
 pub(crate) fn put(
-    connection: &Connection,
+    inserts: &mut RecordInserts<'_>,
     id: &RecordId,
     old: Option<&StoredRecord>,
     record: &Record,
 ) -> Result<()> {
     match old {
-        Some(old) if old.record.fence == record.fence => change(connection, old, record),
+        Some(old) if old.record.fence == record.fence => change(inserts, old, record),
         Some(old) => {
-            insert(connection, id, record)?;
+            insert(inserts, id, record)?;
             let number = signed(old.record.fence.get());
-            delete(connection, number..=number)
+            delete(inserts.connection, number..=number)
         }
-        None => insert(connection, id, record),
+        None => insert(inserts, id, record),
     }
 }
 
-fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()> {
-    let mut statement = connection.prepare_cached(
-        "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
-         fingerprint, scope, caller, key, about, node, captured, hold_for) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
-    )?;
-    statement.execute(params![
+fn insert(inserts: &mut RecordInserts<'_>, id: &RecordId, record: &Record) -> Result<()> {
+    inserts.claim.execute(params![
         signed(record.fence.get()),
         signed(millis(record.retention)),
         signed(record.claimed_at.as_millis()),
@@ -208,12 +226,13 @@ fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()>
     let resolved_at = record.ended_at.unwrap_or(record.claimed_at);
     let note = "INSERT INTO resolved (id, resolved_at) VALUES (?1, ?2)";
     let (number, resolved_at) = (signed(record.fence.get()), signed(resolved_at.as_millis()));
-    connection.prepare_cached(note)?.execute([number, resolved_at])?;
-    end(connection, record)
+    inserts.connection.prepare_cached(note)?.execute([number, resolved_at])?;
+    end(inserts, record)
 }
 
 /// Moves a record from one state to another under the same fence.
-fn change(connection: &Connection, old: &StoredRecord, record: &Record) -> Result<()> {
+fn change(inserts: &mut RecordInserts<'_>, old: &StoredRecord, record: &Record) -> Result<()> {
+    let connection = inserts.connection;
     let number = signed(record.fence.get());
     if record.attempt != old.record.attempt || record.fingerprint != old.record.fingerprint {
         let count = "UPDATE claims SET attempt = ?2, fingerprint = ?3 WHERE id = ?1";
@@ -227,11 +246,11 @@ fn change(connection: &Connection, old: &StoredRecord, record: &Record) -> Resul
     if old.marked {
         connection.prepare_cached("DELETE FROM states WHERE id = ?1")?.execute([number])?;
     }
-    end(connection, record)
+    end(inserts, record)
 }
 
 /// Writes how a record ended, if it did.
-fn end(connection: &Connection, record: &Record) -> Result<()> {
+fn end(inserts: &mut RecordInserts<'_>, record: &Record) -> Result<()> {
     let number = signed(record.fence.get());
     let usual = record.claimed_at.after(record.retention);
     // What is past retention as soon as it ends may have been passed by the sweep already.
@@ -242,20 +261,15 @@ fn end(connection: &Connection, record: &Record) -> Result<()> {
     let (state, hold_until) = match &record.state {
         State::InFlight { .. } => return Ok(()),
         State::Completed(answer) => {
-            let mut statement = connection.prepare_cached(
-                "INSERT INTO answers (id, expires_at, ended_at, reason, answer) \
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?;
             let ended_at = ended_at.unwrap_or_default();
             let answer = &answer.as_bytes()[..];
-            return statement
-                .execute(params![number, expires_at, ended_at, reason, answer])
-                .map(drop);
+            let values = params![number, expires_at, ended_at, reason, answer];
+            return inserts.answer.execute(values).map(drop);
         }
         State::Released => (RELEASED, None),
         State::Held => (HELD, hold_until(record)),
     };
-    let mut statement = connection.prepare_cached(
+    let mut statement = inserts.connection.prepare_cached(
         "INSERT INTO states (id, state, expires_at, ended_at, reason, hold_until) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;

@@ -21,8 +21,9 @@ use rusqlite::{Connection, ErrorCode, config::DbConfig};
 use semel_core::{StoreError, StoreErrorKind, StoreId};
 
 use crate::{
+    apply::BatchWriter,
     clock::StoreClock,
-    clock_guard,
+    clock_guard::{self, save_time},
     command::SqliteReply,
     error::{explain, store_error},
     fair_lock::{FairLock, LockBackoff},
@@ -35,7 +36,7 @@ use crate::{
     reply_batching::ReplyBatch,
     shared::{Outage, SqliteShared, StoreInfo},
     sweep::Sweeper,
-    tables::signed,
+    tables::RecordInserts,
     wal::{WriteAheadLog, sync_to_disk},
 };
 
@@ -47,8 +48,8 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct StoreWriter {
-    pub(crate) shared: Arc<SqliteShared>,
-    pub(crate) connection: Connection,
+    shared: Arc<SqliteShared>,
+    connection: Connection,
     pub(crate) clock: StoreClock,
     file_id: FileId,
     files: OpenFiles,
@@ -56,23 +57,23 @@ pub(crate) struct StoreWriter {
     log: WriteAheadLog,
     other_processes: OtherProcesses,
     pruner: Pruner,
-    pub(crate) sweeper: Sweeper,
-    pub(crate) in_flight_cache: InFlightCache,
+    sweeper: Sweeper,
+    in_flight_cache: InFlightCache,
     /// The greatest number that is certainly committed, by this process or another.
     last_committed: i64,
     /// The greatest number that was issued to a claim, committed or not. This process issues no
     /// number twice, so that state which a rolled-back batch left in memory cannot match another
     /// record.
-    pub(crate) last_issued: i64,
+    last_issued: i64,
     /// Claims in flight up to this number are marked at the next checkpoint.
     settle_next: i64,
     /// What is removed from memory after the commit: `(hash, id)`. With a hash, the index entry is
     /// removed too.
-    pub(crate) pending_removals: Vec<(Option<u64>, i64)>,
+    pending_removals: Vec<(Option<u64>, i64)>,
     /// What the batch has added to the index: removed again if it fails.
-    pub(crate) inserted: Vec<(u64, i64)>,
+    inserted: Vec<(u64, i64)>,
     /// How many claims the batch has deleted.
-    pub(crate) deleted: i64,
+    deleted: i64,
     reply_batch: ReplyBatch,
 }
 
@@ -248,15 +249,32 @@ impl StoreWriter {
         // One instant for the whole batch, read under the write lock.
         let now = self.clock.now();
         if self.log.take_checkpointed() {
-            self.save_time()?;
+            save_time(&self.connection, &self.clock)?;
             self.mark_long_runners()?;
         }
-        let replies = commands.iter().map(|pending| self.apply(&pending.command, now)).collect();
+        let mut batch = self.batch_writer()?;
+        let replies = commands.iter().map(|pending| batch.apply(&pending.command, now)).collect();
+        drop(batch);
         if self.deleted > 0 {
             let count = "UPDATE meta SET value = value + ?1 WHERE name = 'deleted'";
             self.connection.prepare_cached(count)?.execute([self.deleted])?;
         }
         replies
+    }
+
+    fn batch_writer(&mut self) -> rusqlite::Result<BatchWriter<'_>> {
+        Ok(BatchWriter {
+            inserts: RecordInserts::new(&self.connection)?,
+            connection: &self.connection,
+            shared: &self.shared,
+            clock: &self.clock,
+            sweeper: &mut self.sweeper,
+            in_flight_cache: &mut self.in_flight_cache,
+            last_issued: &mut self.last_issued,
+            pending_removals: &mut self.pending_removals,
+            inserted: &mut self.inserted,
+            deleted: &mut self.deleted,
+        })
     }
 
     /// Takes the write lock, fairly among processes.
@@ -377,13 +395,6 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Stores the current time, so that time does not go back after a reboot.
-    pub(crate) fn save_time(&self) -> rusqlite::Result<()> {
-        let note = "UPDATE meta SET value = max(value, ?1) WHERE name = 'seen_at'";
-        let now = signed(self.clock.now().as_millis());
-        self.connection.prepare_cached(note)?.execute([now]).map(drop)
-    }
-
     /// Reopens the file after a failed write or a replacement, and retries until it succeeds.
     /// Commands fail without effect meanwhile. Returns `false` when the store is closed.
     fn reopen(&mut self) -> bool {
@@ -433,7 +444,7 @@ impl StoreWriter {
     /// Stores the time and writes the log back. The next opening makes up for a failure.
     fn shut_down(mut self) {
         if self.begin().is_ok() {
-            let noted = self.save_time();
+            let noted = save_time(&self.connection, &self.clock);
             let _ = self.execute(if noted.is_ok() { "COMMIT" } else { "ROLLBACK" });
         }
         let _ = self.log.checkpoint(&self.connection);

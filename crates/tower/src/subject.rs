@@ -52,7 +52,8 @@ impl SubjectRule {
             Some(about) => bounded(about.to_string()),
             None => {
                 let (path, _) = request::target(parts);
-                bounded(format!("{} {}{path}", parts.method, host.unwrap_or_default()))
+                // No formatting: every guarded request is described.
+                bounded([parts.method.as_str(), " ", host.unwrap_or_default(), &*path].concat())
             }
         };
         let captured =

@@ -87,6 +87,8 @@ const TIME: &[&str] = &[
     "time",
     "timestamp",
     "created",
+    "created_utc",
+    "created_date_utc",
     "ordered_at",
     "placed_at",
     "order_time",
@@ -107,24 +109,32 @@ impl Columns {
             Some(given) => typed_column(&names, flag, given).map(Some),
             None => Ok(usual_column(&names, usual)),
         };
-        let must = |flag: &str, given: &Option<String>, usual: &[&str]| {
-            let Some(place) = find(flag, given, usual)? else {
-                let listed = listed(&names);
-                bail!(
-                    "which column has the {flag}? The columns are {listed}. Select one with \
-                     --{flag} COLUMN"
-                )
-            };
-            anyhow::Ok(place)
+        let mut missing = Vec::new();
+        let mut must = |flag: &'static str, given: &Option<String>, usual: &[&str]| {
+            let place = find(flag, given, usual)?;
+            if place.is_none() {
+                missing.push(flag);
+            }
+            anyhow::Ok(place.unwrap_or_default())
         };
-        Ok(Self {
+        let columns = Self {
             customer: must("customer", &given.customer, CUSTOMER)?,
             product: must("product", &given.product, PRODUCT)?,
             amount: must("amount", &given.amount, AMOUNT)?,
             time: must("time", &given.time, TIME)?,
             currency: find("currency", &given.currency, CURRENCY)?,
             order: find("order", &given.order, ORDER)?,
-        })
+        };
+        if missing.is_empty() {
+            return Ok(columns);
+        }
+        let flags: Vec<_> = missing.iter().map(|flag| format!("--{flag} COLUMN")).collect();
+        bail!(
+            "which column has the {}? The columns are {}. Select one with {}",
+            missing.join(", and which the "),
+            listed(&names),
+            flags.join(" "),
+        )
     }
 }
 
@@ -236,6 +246,10 @@ mod tests {
         let columns =
             find(&["email", "customer-id", "product", "amount", "time"], &ColumnArgs::default());
         assert_eq!(columns.unwrap().customer, 1, "the likelier counts");
+        let of_stripe =
+            ["id", "Created date (UTC)", "Amount", "Currency", "Customer ID", "product"];
+        let columns = find(&of_stripe, &ColumnArgs::default()).unwrap();
+        assert_eq!((columns.time, columns.customer, columns.order), (1, 4, Some(0)));
     }
 
     #[test]
@@ -246,6 +260,10 @@ mod tests {
             "{error}"
         );
         assert!(error.ends_with("Select one with --customer COLUMN"), "{error}");
+        let error = find(&["who", "article", "total"], &ColumnArgs::default()).unwrap_err();
+        let all = "which column has the customer, and which the product, and which the time? The";
+        assert!(error.starts_with(all), "{error}");
+        assert!(error.ends_with("--customer COLUMN --product COLUMN --time COLUMN"), "{error}");
         let who = ColumnArgs { customer: Some("WHO".into()), ..ColumnArgs::default() };
         assert_eq!(find(&["who", "sku", "total", "date"], &who).unwrap().customer, 0);
         let error = find(&["sku", "total", "date"], &who).unwrap_err();
