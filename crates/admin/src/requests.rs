@@ -5,7 +5,7 @@ use semel::core::{Caller, Fence, Field, Key, RecordId, Scope, StateName, StoredR
 use semel_tower::may_be_kept;
 use serde::{Deserialize, Serialize};
 
-use super::{action_error::ActionError, base64};
+use super::{action_error::ActionError, base64, json_object};
 
 /// A record, with the state and fence that the operator saw. The requests repeat these fields,
 /// because `flatten` cannot be combined with `deny_unknown_fields`.
@@ -35,7 +35,11 @@ pub struct ResolveRequest {
     /// The outcome.
     pub to: ResolvedState,
     /// The answer that every repeat gets from now on, if it is completed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "json_object::optional"
+    )]
     pub answer: Option<AnswerInput>,
     /// Reason for the audit log.
     #[serde(default)]
@@ -96,11 +100,16 @@ pub struct DeleteRequest {
 #[serde(deny_unknown_fields)]
 pub struct ResolveManyRequest {
     /// At most [`MANY_MAX`] records that were seen to be held.
+    #[serde(deserialize_with = "json_object::list")]
     pub records: Vec<SeenRecord>,
     /// The outcome.
     pub to: ResolvedState,
     /// The answer that every repeat of each gets from now on, if they are completed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "json_object::optional"
+    )]
     pub answer: Option<AnswerInput>,
     /// Reason for the audit log.
     #[serde(default)]

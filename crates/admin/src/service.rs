@@ -9,7 +9,7 @@ use std::{
     future::{Future, poll_fn},
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -44,6 +44,7 @@ use crate::{
             RenewCall,
         },
     },
+    json_object,
     state::ApiState,
     tokens::{Credential, Permission},
 };
@@ -120,7 +121,7 @@ pub(super) async fn batch(
         let operation = operation.get().as_bytes();
         let caller = &caller;
         Box::pin(async move {
-            match serde_json::from_slice::<NamedCall>(operation) {
+            match json_object::from_slice::<NamedCall>(operation) {
                 Ok(named) => caller.run(named.op, operation, Some(named.op)).await.element(),
                 Err(error) => refuse_malformed(&error.to_string()).element(),
             }
@@ -231,12 +232,21 @@ impl ApiCall<'_> {
     }
 
     async fn claim(&self, call: ClaimCall<'_>, batched: bool) -> Result<ServiceReply, Refused> {
-        if self.state.draining.load(Ordering::Relaxed) {
+        if *self.state.draining.borrow() {
             return Err(refused(ApiError::draining()));
         }
         let (request, owner) = self.begin_request(&call, batched)?;
         let (id, lease) = (request.id.clone(), request.policy.lease);
-        match self.state.semel.remote_claim(request, owner).await {
+        let mut draining = self.state.draining.clone();
+        let claimed = tokio::select! {
+            biased;
+            claimed = self.state.semel.remote_claim(request, owner) => claimed,
+            // The client repeats the claim and gets the same one, from another server.
+            _ = draining.wait_for(|is_draining| *is_draining) => {
+                return Err(refused(ApiError::draining()));
+            }
+        };
+        match claimed {
             RemoteClaim::Execute(Grant { fence, attempt, .. }) => {
                 let held = HeldClaim { id, by: Claimant::new(fence, owner), lease };
                 let Some(sealed) = self.state.service.seal.seal(&held) else {
@@ -408,7 +418,7 @@ fn read<'a, T: CallBody + Deserialize<'a>>(
     body: &'a [u8],
     batched: Option<Operation>,
 ) -> Result<T, Refused> {
-    let call: T = serde_json::from_slice(body)
+    let call: T = json_object::from_slice(body)
         .map_err(|error| refused(ApiError::malformed(&error.to_string())))?;
     if call.op().is_some() && batched.is_none() {
         return Err(refused(ApiError::malformed("`op` belongs in a batch")));

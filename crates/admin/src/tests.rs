@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::oneshot,
+    sync::{oneshot, watch},
 };
 
 use super::*;
@@ -45,7 +45,7 @@ struct TestApi {
     semel: Semel,
     folder: TempDir,
     reloads: Arc<AtomicU32>,
-    draining: Arc<AtomicBool>,
+    draining: watch::Sender<bool>,
     stop: Option<oneshot::Sender<()>>,
     serving: tokio::task::JoinHandle<()>,
 }
@@ -100,7 +100,8 @@ impl TestApi {
         let folder = tempfile::tempdir().unwrap();
         let semel = Semel::new(store);
         let reloads = Arc::new(AtomicU32::new(0));
-        let (counted, draining) = (Arc::clone(&reloads), Arc::new(AtomicBool::new(false)));
+        let counted = Arc::clone(&reloads);
+        let (draining, is_draining) = watch::channel(false);
         let state = ApiState {
             semel: semel.clone(),
             metrics: Metrics::new([]),
@@ -114,7 +115,7 @@ impl TestApi {
                 };
                 Box::pin(async { reloaded })
             }),
-            draining: Arc::clone(&draining),
+            draining: is_draining,
             auth_failures: LogThrottle::default(),
         };
         let (stop, stopped) = oneshot::channel();
@@ -223,7 +224,7 @@ async fn a_draining_server_is_healthy_but_not_ready() {
         let answer = api.get(path).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, body));
     }
-    api.draining.store(true, Ordering::Relaxed);
+    api.draining.send_replace(true);
     assert_eq!(api.get("/healthz").await.status, 200);
     api.get("/readyz").await.assert_api_problem(503, "draining");
 }
@@ -265,7 +266,7 @@ async fn requests_with_a_wrong_token_are_counted() {
     api.get_as_operator(record).await;
     let metrics = api.get("/metrics").await;
     let text = metrics.text();
-    assert!(text.contains("\nsemel_operator_refused_total 3\n"), "{text}");
+    assert!(text.contains("\nsemel_api_auth_failures_total 3\n"), "{text}");
 }
 
 #[tokio::test]
@@ -274,7 +275,7 @@ async fn a_foreign_host_is_not_served_by_this_machine() {
     for path in ["/v1/records", "/metrics"] {
         let request = http::Request::get(path).header("host", "evil.example:8081");
         let answer = api.ask(request.body(Full::default()).unwrap()).await;
-        answer.assert_api_problem(421, "host-foreign");
+        answer.assert_api_problem(421, "host-not-local");
     }
 }
 
@@ -367,7 +368,7 @@ async fn unknown_paths_get_a_problem_document() {
         api.get(&format!("/v1/record{query}")).await.assert_api_problem(400, "request-malformed");
     }
     let absent = api.get("/v1/record?scope=s&caller=&key=k").await;
-    absent.assert_api_problem(404, "record-absent");
+    absent.assert_api_problem(404, "record-not-found");
 }
 
 #[tokio::test]
@@ -461,7 +462,7 @@ async fn an_action_must_be_complete_and_have_a_reason() {
     let request = request.header("authorization", format!("Bearer {TOKEN}"));
     let answer = api.ask(request.body("{}".into()).unwrap()).await;
     answer.assert_api_problem(415, "media-type-unsupported");
-    let large = json!({ "why": "x".repeat(BODY_BYTES_MAX) });
+    let large = json!({ "why": "x".repeat(ACTION_BODY_BYTES_MAX) });
     api.post("/v1/sweep", large).await.assert_api_problem(413, "body-too-large");
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.audit(), "");
@@ -495,7 +496,7 @@ async fn a_held_record_is_resolved_once() {
     assert_eq!((response.status, &*response.body), (201, &b"\xFFbytes"[..]));
     api.post("/v1/resolve", request).await.assert_api_problem(409, "record-stale");
     let absent = with(target("absent", 1), json!({ "to": "released" }));
-    api.post("/v1/resolve", absent).await.assert_api_problem(404, "record-absent");
+    api.post("/v1/resolve", absent).await.assert_api_problem(404, "record-not-found");
 
     let audit = api.audit();
     let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -41,6 +41,33 @@ impl Options {
     pub fn migrations(&self) -> String {
         script(&self.names)
     }
+
+    /// Runs a script in one transaction. Its unqualified names are those of the schema of this URL,
+    /// which is created if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached or the role may not do what the script does.
+    pub async fn run_in_schema(&self, script: &str) -> Result<(), StoreError> {
+        let connector = Arc::new(SessionConnector::new(self.clone())?);
+        let session = connector.open_first().await?;
+        let script = self.in_schema(script);
+        session.client.batch_execute(&script).await.map_err(store_error)
+    }
+
+    /// The script that [`run_in_schema`](Self::run_in_schema) runs.
+    #[must_use]
+    pub fn in_schema(&self, script: &str) -> String {
+        // Temporary tables come last, so that none replaces a table of the schema.
+        let path = self.names.fill("\nSET LOCAL search_path = {schema}, pg_temp;\n\n");
+        ["BEGIN;\n\n", &self.names.fill(SCHEMA), &path, script, "\nCOMMIT;\n"].concat()
+    }
+
+    /// The schema of the tables.
+    #[must_use]
+    pub fn schema(&self) -> &str {
+        self.names.schema()
+    }
 }
 
 /// Makes sure that the tables exist in a usable version, and migrates if that is allowed.

@@ -80,3 +80,11 @@ pub use user_transaction::PgUserTransaction;
 
 /// The script that creates the table, for a migration of your own. It may be run again.
 pub const TABLE: &str = semel::transactional::sql::postgres::TABLE;
+
+/// The script that creates the functions `semel_begin` and `semel_record`, with which programs in
+/// other languages put records into the same table. It needs the [table](TABLE), and may be run
+/// again. `semel migrate --transactional` runs both.
+///
+/// This crate does not call them: its own statements are prepared once on a connection and sent
+/// together, and take about half as much of the server's time.
+pub const FUNCTIONS: &str = semel::transactional::sql::postgres::FUNCTIONS;

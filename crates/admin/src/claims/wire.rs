@@ -4,7 +4,7 @@ use semel::core::{Answer, Content};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::base64;
+use crate::{base64, json_object};
 
 /// `POST /v1/claims`
 #[derive(Debug, Deserialize)]
@@ -49,7 +49,7 @@ pub(crate) struct CompleteCall<'a> {
     #[serde(default)]
     op: Option<String>,
     pub(crate) claim: String,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "json_object::optional")]
     pub(crate) result: Option<ResultInput<'a>>,
 }
 

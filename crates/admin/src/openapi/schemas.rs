@@ -192,7 +192,7 @@ fn operators() -> Value {
             "key": text("The key"), "state": text("The state it was seen in"), "fence": fence(),
             "why": note(), "who": note(),
         })),
-        "Note": object(&[], json!({ "why": note(), "who": note() })),
+        "AuditNote": object(&[], json!({ "why": note(), "who": note() })),
         "Reload": object(&[], json!({
             "why": note(), "who": note(), "accept_identity_change": { "type": "boolean" },
         })),
@@ -204,10 +204,10 @@ fn views() -> Value {
     json!({
         "Records": open(&["records", "examined"]),
         "Record": open(&["scope", "caller", "key", "state", "fence", "attempt"]),
-        "Done": open(&["result"]),
-        "Many": open(&["processed", "applied"]),
+        "ActionResult": open(&["result"]),
+        "ResolveManyResult": open(&["processed", "applied"]),
         "Swept": open(&["deleted", "more"]),
-        "Description": open(&["openapi", "paths"]),
+        "OpenApiDocument": open(&["openapi", "paths"]),
     })
 }
 

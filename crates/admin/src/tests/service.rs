@@ -148,7 +148,15 @@ async fn a_claim_that_ended_is_lost_to_every_call() {
             answer.assert_api_problem(409, "claim-lost");
         }
         api.call("claims", claim(&key, 1)).await.assert_api_problem(409, "claim-lost");
-        assert_eq!(api.granted(&key, 2).await["attempt"], attempt);
+        let next = api.granted(&key, 2).await;
+        assert_eq!(next["attempt"], attempt);
+        // Now it has another owner, whom the former one cannot disturb.
+        for path in ["claims/complete", "claims/renew", "claims/hold", "claims/release"] {
+            let answer = api.call(path, json!({ "claim": claim_text })).await;
+            answer.assert_api_problem(409, "claim-lost");
+        }
+        let done = api.call("claims/complete", json!({ "claim": next["claim"] })).await;
+        assert_eq!(done.json()["outcome"], "completed");
     }
     let claim_text = api.granted("held", 1).await["claim"].clone();
     let hold = json!({ "claim": claim_text, "reason": "the bank did not answer" });
@@ -181,6 +189,21 @@ async fn a_claim_is_of_use_only_unaltered_and_to_its_own_client() {
         let of_another = json!({ "claim": text }).to_string();
         let answer = api.call_as("INVOICING", &path, of_another).await;
         answer.assert_api_problem(403, "caller-unidentified");
+    }
+    // No character can be changed, left out or added.
+    for at in 0..=text.len() {
+        let (head, tail) = text.split_at(at);
+        let rest = tail.get(1..).unwrap_or_default();
+        let other = if tail.starts_with('A') { 'B' } else { 'A' };
+        for bad in
+            [format!("{head}{other}{rest}"), format!("{head}{rest}"), format!("{head}A{tail}")]
+        {
+            if bad == text {
+                continue;
+            }
+            let answer = api.call("claims/release", json!({ "claim": bad })).await;
+            answer.assert_api_problem(400, "claim-malformed");
+        }
     }
     let renewed = api.call("claims/renew", json!({ "claim": text })).await;
     assert_eq!(renewed.status, 200, "nothing has ended it");
@@ -269,6 +292,10 @@ async fn a_claim_that_cannot_be_meant_is_refused() {
     for body in ["", "[]", "{", "{\"scope\":\"a\",\"scope\":\"b\"}"] {
         api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
     }
+    // An array is no object, even if its elements are those of the members.
+    let id = attempt_id(1);
+    let listed = format!("[null,\"invoices\",\"k\",\"{id}\"]");
+    api.call_as("JOBS", "claims", listed).await.assert_api_problem(400, "request-malformed");
     let twice = r#","payload":{"a":1,"a":2}}"#;
     let body = claim("k", 1).to_string().replace('}', twice);
     api.call_as("JOBS", "claims", body).await.assert_api_problem(400, "request-malformed");
@@ -389,7 +416,14 @@ async fn without_its_store_the_api_asks_for_the_same_call_again() {
 async fn a_draining_server_ends_claims_and_grants_none() {
     let api = api().await;
     let granted = api.granted("k", 1).await;
-    api.draining.store(true, Ordering::Relaxed);
+    let waiting = with(claim("k", 2), json!({ "wait": "1m" }));
+    let (waited, ()) = tokio::join!(api.call("claims", waiting), async {
+        until(|| api.semel.waiting() == 1).await;
+        api.draining.send_replace(true);
+    });
+    waited.assert_api_problem(503, "draining");
+    assert_eq!(waited.header("x-should-retry"), Some("true"));
+    until(|| api.semel.waiting() == 0).await;
     api.call("claims", claim("other", 1)).await.assert_api_problem(503, "draining");
     let done = api.call("claims/complete", json!({ "claim": granted["claim"] })).await;
     assert_eq!(done.status, 200);

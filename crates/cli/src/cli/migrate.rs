@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
+use semel::transactional::sql::postgres as sql;
 use semel_postgres::MigrationReport;
 use semel_sqlite::SqliteStore;
 use serde::Serialize;
@@ -31,6 +32,10 @@ pub(super) struct Args {
     /// Prepare a store that was restored from a backup: raise its fences and its epoch
     #[arg(long, conflicts_with = "new_store")]
     after_restore: bool,
+    /// Install the table and the functions with which programs in any language record operations
+    /// in their own transactions, instead of a store
+    #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
+    transactional: bool,
     /// Reason for the audit log
     #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
@@ -65,6 +70,8 @@ async fn migrate(args: Args) -> Result<ExitCode, CommandError> {
     } else if args.after_restore {
         let restored = audited(&args, &url, "after-restore", after_restore(&url)).await?;
         print(output, &restored, &restored.to_string())?;
+    } else if args.transactional {
+        migrate_transactional(&args, &url, output).await?;
     } else {
         migrate_store(&args, &url, output).await?;
     }
@@ -81,8 +88,8 @@ async fn audited<T: AuditResult>(
     let who = target::user(&args.operator.clone().name());
     let (to, why) = (Some(url.to_string()), args.why.clone());
     let act = OperatorAction { who, act, record: None, to, answer: None, why };
-    let audit = AuditLog::at(semel_config::audit_beside(url));
-    audit.around(act, doing).await?
+    let audit = AuditLog::at(semel_config::default_audit_path(url));
+    audit.run_logged(act, doing).await?
 }
 
 fn print(output: Output, view: &impl Serialize, words: &str) -> anyhow::Result<()> {
@@ -117,6 +124,23 @@ async fn migrate_store(args: &Args, url: &StoreUrl, output: Output) -> anyhow::R
         (from, to) => format!("done: version {from} is now version {to}"),
     };
     print(output, &json!({ "from": from, "to": to }), &words)
+}
+
+/// Installs what programs in other languages need for records in their own transactions.
+async fn migrate_transactional(args: &Args, url: &StoreUrl, output: Output) -> anyhow::Result<()> {
+    let StoreUrl::Postgres(server) = url else {
+        bail!("the functions for other languages exist on PostgreSQL only");
+    };
+    let options = store::postgres(server)?;
+    let lock = format!("SELECT pg_advisory_xact_lock({});", sql::CREATE_TABLE_LOCK);
+    let script = [&lock, sql::TABLE, sql::FUNCTIONS].join("\n");
+    if args.print {
+        return output.line(options.in_schema(&script).trim_end());
+    }
+    options.run_in_schema(&script).await.context("the functions cannot be installed")?;
+    let schema = options.schema();
+    let words = format!("done: semel_begin and semel_record are in the schema `{schema}`");
+    print(output, &json!({ "schema": schema }), &words)
 }
 
 /// A store that was made.

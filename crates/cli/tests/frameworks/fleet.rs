@@ -1,5 +1,5 @@
 //! A fleet of workers in Python and TypeScript: eight processes share messages with duplicates
-//! while workers and the server are killed.
+//! while workers and servers are killed.
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +11,31 @@ use std::{
     time::{Duration, Instant},
 };
 
+use semel_testkit::{servers, wire::Proxy};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{HERE, semel_clients, service::Service};
+use crate::{
+    HERE, semel_clients,
+    service::{self, Service},
+};
 
 const WORKERS: usize = 8;
 const COPIES: usize = 3;
 const FLEET_MAX: Duration = Duration::from_secs(120);
+const TORTURE_MAX: Duration = Duration::from_secs(900);
+
+/// How often connections are cut and led to another server. A call must be done between two cuts.
+const LEAD_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Where the records are.
+#[derive(Clone, Copy)]
+enum Backend {
+    /// In a file, behind one server.
+    Sqlite,
+    /// In PostgreSQL, behind two servers.
+    Postgres,
+}
 
 /// What the workers of one run have written: the fences with which each message ran, in order.
 type Runs = BTreeMap<String, Vec<u64>>;
@@ -26,10 +43,31 @@ type Runs = BTreeMap<String, Vec<u64>>;
 struct Fleet {
     folder: TempDir,
     on_unknown: &'static str,
-    service: Service,
+    servers: Vec<Service>,
+    /// Leads to the servers in turn.
+    proxy: Proxy,
 }
 
 impl Fleet {
+    fn start(on_unknown: &'static str, backend: Backend) -> Self {
+        let servers = match backend {
+            Backend::Sqlite => vec![Service::start()],
+            Backend::Postgres => {
+                let server = servers::postgres();
+                let store = server.url(&server.fresh_database());
+                vec![Service::on(&store), Service::on(&store)]
+            }
+        };
+        let proxy = Proxy::start(servers[0].port());
+        Self { folder: TempDir::new().unwrap(), on_unknown, servers, proxy }
+    }
+
+    /// From now on every connection is to this server.
+    fn lead_to(&self, server: usize) {
+        self.proxy.lead_to(self.servers[server].port());
+        self.proxy.cut();
+    }
+
     fn worker(&self, number: usize, messages: &[String]) -> Option<Child> {
         let mut worker = if number.is_multiple_of(2) {
             let mut python = semel_clients::python()?;
@@ -43,7 +81,8 @@ impl Fleet {
             "messages": messages, "on_unknown": self.on_unknown, "runs": runs,
             "finished": self.folder.path().join(format!("finished-{number}")),
         });
-        self.service.introduce(&mut worker).stdin(Stdio::piped()).stdout(Stdio::null());
+        let url = format!("http://127.0.0.1:{}", self.proxy.port());
+        service::introduce(&mut worker, &url).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = worker.spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.to_string().as_bytes()).unwrap();
         Some(child)
@@ -70,18 +109,20 @@ fn share(number: usize, messages: usize) -> Vec<String> {
     (first..first + shared).map(|message| format!("m-{}", message % messages)).collect()
 }
 
-/// Kills workers and the server in turn while messages are left. A worker that was killed is
-/// started again with its whole share, as a broker delivers again.
+/// Kills workers and servers in turn while messages are left. A worker that was killed is started
+/// again with its whole share, as a broker delivers again. Where there are two servers, connections
+/// change between them all the time.
 #[expect(clippy::disallowed_methods, reason = "a test has a limit of time")]
-fn work(on_unknown: &'static str, messages: usize) -> Option<(Fleet, usize)> {
-    let mut fleet =
-        Fleet { folder: TempDir::new().unwrap(), on_unknown, service: Service::start() };
+fn work(on_unknown: &'static str, backend: Backend, messages: usize) -> Option<(Fleet, usize)> {
+    let mut fleet = Fleet::start(on_unknown, backend);
     let start = |fleet: &Fleet, number| fleet.worker(number, &share(number, messages));
     let workers: Option<Vec<Child>> = (0..WORKERS).map(|number| start(&fleet, number)).collect();
     let mut workers = workers?;
     let (began, mut kills, mut progress) = (Instant::now(), 0, 0);
+    let mut led = began;
+    let limit = if is_torture() { TORTURE_MAX } else { FLEET_MAX };
     loop {
-        assert!(began.elapsed() < FLEET_MAX, "the fleet takes too long");
+        assert!(began.elapsed() < limit, "the fleet takes too long");
         let done = fleet.runs().len();
         let running = |worker: &mut Child| worker.try_wait().unwrap().is_none();
         if !workers.iter_mut().any(running) {
@@ -94,10 +135,17 @@ fn work(on_unknown: &'static str, messages: usize) -> Option<(Fleet, usize)> {
             workers[victim].kill().unwrap();
             workers[victim].wait().unwrap();
             if kills % 3 == 1 {
-                fleet.service.restart();
+                let server = kills % fleet.servers.len();
+                fleet.lead_to((server + 1) % fleet.servers.len());
+                fleet.servers[server].restart();
             }
             workers[victim] = start(&fleet, victim)?;
             kills += 1;
+        }
+        if fleet.servers.len() > 1 && led.elapsed() > LEAD_INTERVAL {
+            led = Instant::now();
+            let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+            fleet.lead_to(seconds % fleet.servers.len());
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -118,14 +166,17 @@ fn held(folder: &Path) -> usize {
     held.len()
 }
 
-fn messages() -> usize {
-    if std::env::var_os("SEMEL_TORTURE").is_some() { 20_000 / COPIES } else { 240 }
+fn is_torture() -> bool {
+    std::env::var_os("SEMEL_TORTURE").is_some()
 }
 
-#[test]
-fn a_fleet_of_workers_runs_each_message_once_under_hold_torture() {
+fn messages() -> usize {
+    if is_torture() { 20_000 / COPIES } else { 160 }
+}
+
+fn runs_each_message_once_under_hold(backend: Backend) {
     let messages = messages();
-    let Some((fleet, kills)) = work("hold", messages) else { return };
+    let Some((fleet, kills)) = work("hold", backend, messages) else { return };
     assert!(kills >= 3, "{kills}");
     let runs = fleet.runs();
     assert!(runs.values().all(|fences| fences.len() == 1), "{runs:?}");
@@ -134,10 +185,9 @@ fn a_fleet_of_workers_runs_each_message_once_under_hold_torture() {
     assert!(held <= kills && messages - runs.len() <= held, "{kills} {held} {}", runs.len());
 }
 
-#[test]
-fn a_fleet_of_workers_reruns_each_message_with_a_rising_fence_torture() {
+fn reruns_each_message_with_a_rising_fence(backend: Backend) {
     let messages = messages();
-    let Some((fleet, kills)) = work("rerun", messages) else { return };
+    let Some((fleet, kills)) = work("rerun", backend, messages) else { return };
     assert!(kills >= 3, "{kills}");
     let runs = fleet.runs();
     assert_eq!(runs.len(), messages);
@@ -150,4 +200,24 @@ fn a_fleet_of_workers_reruns_each_message_with_a_rising_fence_torture() {
         rising.dedup();
         assert_eq!(rising.len(), fences.len(), "{message} ran twice with one fence: {fences:?}");
     }
+}
+
+#[test]
+fn a_fleet_of_workers_runs_each_message_once_under_hold_torture() {
+    runs_each_message_once_under_hold(Backend::Sqlite);
+}
+
+#[test]
+fn a_fleet_of_workers_reruns_each_message_with_a_rising_fence_torture() {
+    reruns_each_message_with_a_rising_fence(Backend::Sqlite);
+}
+
+#[test]
+fn a_fleet_with_two_servers_runs_each_message_once_under_hold_torture() {
+    runs_each_message_once_under_hold(Backend::Postgres);
+}
+
+#[test]
+fn a_fleet_with_two_servers_reruns_each_message_with_a_rising_fence_torture() {
+    reruns_each_message_with_a_rising_fence(Backend::Postgres);
 }

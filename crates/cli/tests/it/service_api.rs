@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt as _,
     process::{Command, Output},
+    time::Duration,
 };
 
 use http::Request;
@@ -132,6 +133,86 @@ async fn lost_replies_hold_nothing_and_run_nothing_twice() {
         assert!(fences[&key].is_sorted());
     }
     assert!(expected.is_empty(), "{expected:?}");
+    server.assert_clean_shutdown().await;
+}
+
+#[tokio::test]
+async fn a_waiting_claim_is_answered_when_the_server_shuts_down() {
+    let setup = Setup::service_api(Records::fresh());
+    let server = setup.start().await;
+    let api = server.api();
+    let granted = json(&call(api, "claims", &claim("k", 1)).await);
+    let mut waiting = claim("k", 2);
+    waiting["wait"] = "1m".into();
+    let waiting = tokio::spawn(async move { call(api, "claims", &waiting).await });
+    while !send(api, local("/metrics")).await.text().contains("semel_waiting 1\n") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.signal("TERM");
+    let answer = waiting.await.unwrap();
+    answer.assert_problem(503, "draining");
+    assert_eq!(answer.header("x-should-retry"), Some("true"));
+    assert!(server.wait_for_exit().await.success(), "{:#?}", server.log_lines());
+
+    // The server after it takes the same calls.
+    let server = setup.start().await;
+    let result = json!({ "claim": granted["claim"], "result": { "body": 17 } });
+    call(server.api(), "claims/complete", &result).await;
+    let replay = json(&call(server.api(), "claims", &claim("k", 2)).await);
+    assert_eq!(replay["result"]["body"], 17);
+    server.assert_clean_shutdown().await;
+}
+
+#[tokio::test]
+async fn claims_and_tokens_survive_a_change_of_their_secrets() {
+    let tokens = [JOBS_TOKEN, "the-next-token-of-the-jobs-is-this-one"];
+    let base = Setup::on_store(Records::fresh(), "")
+        .environment("FIRST", "the-first-secret-of-these-servers")
+        .environment("SECOND", "the-second-secret-of-these-servers")
+        .environment("TOKEN", tokens[0])
+        .environment("NEXT_TOKEN", tokens[1]);
+    let store = base.text().replace("secret_env = \"SEMEL_SECRET\"", "");
+    // The secrets of claims, and of the token.
+    let setup = |secrets: &str, of_token: &str| {
+        let token = "[[api.token]]\nname = \"jobs\"\nrole = \"app\"\nsecret_env";
+        base.clone().tables(format!("{token} = {of_token}")).head(&format!("{store}\n{secrets}"))
+    };
+    let ask = async |api, token: &str, path: &str, body: &Value| {
+        let mut request = request(path, body);
+        let token = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert("authorization", token);
+        send(api, request).await
+    };
+    let server = setup("secret_env = \"FIRST\"", "\"TOKEN\"").start().await;
+    let old = json(&ask(server.api(), tokens[0], "claims", &claim("old", 1)).await);
+    let other = json(&ask(server.api(), tokens[0], "claims", &claim("other", 1)).await);
+    ask(server.api(), tokens[1], "claims", &claim("k", 1))
+        .await
+        .assert_problem(401, "token-missing");
+    server.kill();
+
+    // Both secrets, of the claims and of the token.
+    let both = "secret_env = \"SECOND\"\nsecret_before_env = \"FIRST\"";
+    let server = setup(both, "[\"NEXT_TOKEN\", \"TOKEN\"]").start().await;
+    let end = |claimed: &Value| json!({ "claim": claimed["claim"] });
+    for token in tokens {
+        let ended = ask(server.api(), token, "claims/complete", &end(&old)).await;
+        assert_eq!(ended.status, 200);
+    }
+    let new = json(&ask(server.api(), tokens[1], "claims", &claim("new", 1)).await);
+    server.kill();
+
+    let last = setup("secret_env = \"SECOND\"", "\"NEXT_TOKEN\"");
+    let server = last.argument("--accept-identity-change").start().await;
+    let api = server.api();
+    ask(api, tokens[0], "claims/complete", &end(&new)).await.assert_problem(401, "token-missing");
+    assert_eq!(ask(api, tokens[1], "claims/complete", &end(&new)).await.status, 200);
+    // Sealed under the secret that is gone; a repeat of the claim is sealed under the new one.
+    let malformed = ask(api, tokens[1], "claims/complete", &end(&other)).await;
+    malformed.assert_problem(400, "claim-malformed");
+    let again = json(&ask(api, tokens[1], "claims", &claim("other", 1)).await);
+    assert_eq!(again["fence"], other["fence"]);
+    assert_eq!(ask(api, tokens[1], "claims/complete", &end(&again)).await.status, 200);
     server.assert_clean_shutdown().await;
 }
 

@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool, PoolError};
-use semel::transactional::{BeginResult, Database, Entry, RecordLookup, TransactionalStore};
+use semel::transactional::{
+    BeginResult, Database, Entry, RecordLookup, TransactionalStore,
+    sql::postgres::CREATE_TABLE_LOCK,
+};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
 use tokio::{sync::OnceCell, time::timeout};
 use tokio_postgres::{Error, Row};
@@ -21,9 +24,6 @@ use crate::error::{ErrorClass, corrupt, describe, store_error};
 
 /// The timeout for a connection of the pool, and for the lookup of the table.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The advisory lock under which the table is created, in case two programs start at once.
-const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
 /// A store whose records are rows of `semel_transactional`.
 pub type PgTransactionalStore = TransactionalStore<PgDatabase>;

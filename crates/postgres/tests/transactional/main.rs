@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a measurement that is not asserted")]
 
 mod failures;
+mod functions;
 mod harness;
 mod in_transaction;
 mod inbox;

@@ -3,8 +3,13 @@
 
 /// Statements for PostgreSQL.
 pub mod postgres {
+    /// The advisory lock under which the table is created, in case two programs start at once.
+    pub const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
+
     /// Creates the table.
     pub const TABLE: &str = include_str!("sql/postgres/table.sql");
+    /// Creates the functions for programs in other languages.
+    pub const FUNCTIONS: &str = include_str!("sql/postgres/functions.sql");
     /// Tries the lock of an operation.
     pub const LOCK: &str = include_str!("sql/postgres/lock.sql");
     /// Reads a record.

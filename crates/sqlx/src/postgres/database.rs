@@ -8,7 +8,10 @@ use std::{
 use async_trait::async_trait;
 use semel::{
     core::{Batch, Fenced, RecordId, StoreError},
-    transactional::{BeginResult, Database, Entry, RecordLookup, TransactionalStore},
+    transactional::{
+        BeginResult, Database, Entry, RecordLookup, TransactionalStore,
+        sql::postgres::CREATE_TABLE_LOCK,
+    },
 };
 use sqlx::{AssertSqlSafe, Error, PgConnection, PgPool, Postgres, Transaction, error::ErrorKind};
 
@@ -17,9 +20,6 @@ use crate::{
     detached::{DetachedEntry, run_detached},
     error::store_error,
 };
-
-/// The lock for creating the table: two programs that start at once would both create it.
-const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
 /// A store whose records are rows of `semel_transactional`.
 pub type PgTransactionalStore = TransactionalStore<PgDatabase>;

@@ -17,7 +17,7 @@ use semel::{
     core::{Dialect, Problem, StateName, Store, canonical::Pointer},
 };
 use semel_testkit::flaky_store::StoreCondition;
-use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
+use semel_tower::{DeadlineRule, IdempotencyLayer, KeyRule, NeverReached};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
@@ -158,8 +158,14 @@ async fn a_request_that_would_be_refused_before_it_runs_passes_and_is_reported()
     let unidentified = |request: &mut Request<Body>| {
         request.headers_mut().insert("cookie", "session=7".parse().unwrap());
     };
+    let late = |request: &mut Request<Body>| {
+        request.headers_mut().insert("request-timeout", "0".parse().unwrap());
+    };
+    let unreadable = |request: &mut Request<Body>| {
+        request.headers_mut().insert("grpc-timeout", "soon".parse().unwrap());
+    };
     type Spoil<'a> = &'a dyn Fn(&mut Request<Body>);
-    let spoil: [(Spoil<'_>, bool, &str); 7] = [
+    let spoil: [(Spoil<'_>, bool, &str); 9] = [
         (&malformed, false, "Refuse(KeyMalformed)"),
         (&missing, false, "Keyless"),
         (&missing, true, "Refuse(KeyMissing)"),
@@ -167,12 +173,15 @@ async fn a_request_that_would_be_refused_before_it_runs_passes_and_is_reported()
         (&large, false, "Refuse(BodyTooLarge)"),
         (&grows, false, "Refuse(BodyTooLarge)"),
         (&unidentified, false, "Refuse(CallerUnidentified)"),
+        (&late, false, "Refuse(DeadlineExceeded)"),
+        (&unreadable, false, "Refuse(DeadlineMalformed)"),
     ];
     for (spoil, required, expected) in spoil {
         let events = RecordedEvents::default();
         let harness = events.harness();
         let rule = KeyRule::default();
         let layer = layer(&harness).key(if required { rule.required() } else { rule.warn() });
+        let layer = layer.deadline(DeadlineRule::default());
         let limit = axum::extract::DefaultBodyLimit::disable();
         let app = harness.app_with(layer, |run| async move { run.to_string() }).layer(limit);
         let mut request = charge("k", ORDER);
