@@ -30,7 +30,8 @@ use tokio::{
 use crate::proxies::TrustedProxies;
 use semel_telemetry::metrics::{EvictionReason, Metrics};
 
-/// Idle time after which a tunnel can be evicted.
+/// Idle time after which a tunnel can be evicted, unless its peer has more connections than its
+/// share.
 const TUNNEL_IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// Time that a worker may take to close an evicted connection before another one is evicted.
@@ -219,7 +220,7 @@ impl Connections {
 
     /// Counts a new connection of a peer.
     fn add_connection_of(&self, peer: Option<IpAddr>) -> Arc<BusyConnections> {
-        let max = self.max.saturating_sub(self.max / RESERVED_DIVISOR);
+        let max = share_of(self.max);
         let (count, streams) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let none = || (0, Arc::new(BusyConnections { count, max, streams }));
         let mut peers = lock(&self.peers);
@@ -255,6 +256,11 @@ impl Connections {
         }
         let mut heap = BinaryHeap::new();
         for (count, mut idle) in peers.into_values() {
+            // Otherwise a peer whose tunnels are all new would keep them, and others would lose
+            // idle connections or wait.
+            if count <= share_of(self.max) {
+                idle.retain(|(rank, _)| !rank.is_recent_tunnel());
+            }
             idle.sort_unstable_by_key(|(rank, connection)| Reverse((*rank, connection.id)));
             if let Some((rank, _)) = idle.last() {
                 heap.push(PeerConnections { count, first: *rank, idle });
@@ -278,6 +284,11 @@ impl Connections {
     }
 }
 
+/// How many of all connections one peer may have busy.
+const fn share_of(max: usize) -> usize {
+    max.saturating_sub(max / RESERVED_DIVISOR)
+}
+
 /// Order of eviction among the connections of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EvictionRank {
@@ -285,6 +296,12 @@ struct EvictionRank {
     is_tunnel: bool,
     waiting_since: Instant,
     since: u64,
+}
+
+impl EvictionRank {
+    fn is_recent_tunnel(&self) -> bool {
+        self.is_tunnel && self.waiting_since.elapsed() < TUNNEL_IDLE_MIN
+    }
 }
 
 /// The connections of a peer. The greatest in this order loses a connection first.
@@ -401,8 +418,7 @@ impl OpenConnection {
         let waiting_since = self.opened + Duration::from_micros(since);
         let is_tunnel = self.is_tunnel.load(Ordering::Relaxed);
         let waits = is_waiting(self.requests.load(Ordering::Acquire));
-        let counts = waits && (!is_tunnel || waiting_since.elapsed() >= TUNNEL_IDLE_MIN);
-        counts.then_some(EvictionRank { is_tunnel, waiting_since, since })
+        waits.then_some(EvictionRank { is_tunnel, waiting_since, since })
     }
 
     /// Evicts it, unless it is in use or was used after `since`.

@@ -424,17 +424,25 @@ async fn silent_tunnels_keep_no_client_out() {
     let front = silent_upstream(&upstream).await;
     let setup = Setup::new(&format!("http://{front}")).defaults("caller = [\"anonymous\"]");
     let gateway = setup.tables("[limits]\nconnections = 40").start().await;
-    let mut tunnels = Vec::new();
-    for _ in 0..40 {
-        tunnels.push(tunnel(ATTACKER, gateway.address()).await);
+    let (to, mut attack) = (gateway.address(), JoinSet::new());
+    for _ in 0..60 {
+        attack.spawn(async move {
+            loop {
+                let mut stream = connect(ATTACKER, to).await;
+                let _ = stream.write_all(UPGRADE).await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+                // So soon again that no tunnel is old.
+                sleep(AGAIN_AFTER / 10).await;
+            }
+        });
     }
-    reaches(&gateway, "semel_tunnels", 40).await;
-    // What moved a moment ago is not taken for silent.
-    sleep(Duration::from_secs(1)).await;
-    innocents(&gateway, Kind::Anonymous, true).await;
+    reaches_at_least(&gateway, "semel_tunnels", 30.0).await;
+    for reconnects in [false, true] {
+        innocent(INNOCENT[0], to, Kind::Anonymous, reconnects).await;
+    }
     let counted = metrics(&gateway).await;
     assert!(counted[r#"semel_evicted_total{reason="tunnel"}"#] > 0.0, "{counted:?}");
-    drop(tunnels);
+    drop(attack);
     reaches(&gateway, "semel_tunnels", 0).await;
 }
 

@@ -80,18 +80,13 @@ fn a_candidate_that_was_used_since_the_ranking_stays() {
     assert_eq!(evicted(&permits), [0, 4]);
 }
 
-#[test]
-fn an_idle_tunnel_is_evicted_after_idle_connections() {
+#[tokio::test(start_paused = true)]
+async fn an_idle_tunnel_is_evicted_after_idle_connections() {
     let connections = connections(3);
     let mut permits = vec![open(&connections, 1), open(&connections, 1)];
     let _tunnels = [0, 1].map(|index: usize| Tunnel::new(permits[index].connection()));
     assert!(!connections.evict(), "both have just been opened");
-    let aged = |connection: &OpenConnection| {
-        connection.opened.elapsed() >= TUNNEL_IDLE_MIN + Duration::from_millis(10)
-    };
-    while !aged(permits[0].connection()) || !aged(permits[1].connection()) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    tokio::time::advance(TUNNEL_IDLE_MIN).await;
     permits[0].connection().touch();
     permits.push(open(&connections, 1));
     assert!(connections.evict());
@@ -99,6 +94,18 @@ fn an_idle_tunnel_is_evicted_after_idle_connections() {
     assert!(connections.evict());
     assert_eq!(evicted(&permits), [1, 2]);
     assert!(!connections.evict(), "the other has just been used");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tunnels_above_the_share_of_a_peer_are_evicted_however_new_they_are() {
+    let connections = connections(16);
+    let mut permits: Vec<_> = (0..15).map(|_| open(&connections, 1)).collect();
+    let tunnels = permits.iter().map(|permit| Tunnel::new(permit.connection()));
+    let _tunnels: Vec<_> = tunnels.collect();
+    permits.push(open(&connections, 2));
+    tokio::time::advance(TUNNEL_IDLE_MIN / 2).await;
+    assert!(connections.evict());
+    assert_eq!(evicted(&permits), [0], "the other peer keeps its idle connection");
 }
 
 #[tokio::test]
