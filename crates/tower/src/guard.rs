@@ -392,7 +392,7 @@ pub(crate) fn guarded(
             KeyRequirement::Optional | KeyRequirement::Warn => Ok(None),
         };
     };
-    let Identified { caller, proven } = identify(parts)?;
+    let Identified { caller, proven, .. } = identify(parts)?;
     let host = host::of(parts, config.forwarded_host);
     let subject = config.subject.of(parts, host.as_deref(), &decoded);
     let rule = config.fingerprint_for(from_body);

@@ -50,9 +50,10 @@ async fn look_up<B>(
         config.callers.keys_refreshed().await;
         caller = config.callers.identify(parts);
     }
-    let Identified { caller, .. } = caller?;
-    if caller.is_anonymous() {
-        let detail = "anonymous callers share their keys, so they cannot look up an operation";
+    let Identified { caller, shared, .. } = caller?;
+    if shared {
+        let detail = "callers that are anonymous or named by their host alone share their keys, so \
+                      they cannot look up an operation";
         return Err(RequestRefusal::detailed(Problem::CallerUnidentified, detail));
     }
     let id = |key| RecordId::new(config.scope.clone(), caller.clone(), key);
