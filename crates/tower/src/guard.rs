@@ -123,8 +123,9 @@ impl<S> RequestGuard<S> {
             let read = until(deadline, read(&config, &parts, body)).await;
             let prepared = match read.flatten() {
                 Ok(buffered) if offload::needs_offload(&parts.headers, buffered.data()) => {
+                    let prepared = prepare_offloaded(&config, parts, buffered, found, caller);
                     // Rare, and large.
-                    Box::pin(prepare_offloaded(&config, parts, buffered, found, caller)).await
+                    until(deadline, Box::pin(prepared)).await.flatten()
                 }
                 Ok(buffered) => prepare(&config, parts, buffered, found, caller),
                 Err(refusal) => Err(refusal),
