@@ -146,6 +146,21 @@ impl CallerRule {
         }
     }
 
+    /// Whether clients that it does not tell apart are one caller: all, or all of a host.
+    pub(super) fn is_shared(&self) -> bool {
+        match self {
+            Self::Host | Self::Anonymous => true,
+            Self::Authorization
+            | Self::Header(_)
+            | Self::TrustedHeader { .. }
+            | Self::CredentialHeader(_)
+            | Self::Cookie(_)
+            | Self::Jwt(_)
+            | Self::Certificate(_) => false,
+            Self::All(parts) => parts.iter().all(|part| part.rule.is_shared()),
+        }
+    }
+
     /// Whether it verifies what a request presents.
     pub fn verifies(&self) -> bool {
         match self {

@@ -387,14 +387,14 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         own.scope.value().cloned()
     }
 
-    /// The lookup path; `None` if all callers are anonymous: they share their keys, so a lookup
-    /// could return the operation of another client.
+    /// The lookup path; `None` if all callers are anonymous or a host alone: they share their keys,
+    /// so a lookup could return the operation of another client.
     fn lookup(&mut self, callers: &[CallerRule]) -> Option<LookupPath> {
         let lookup = self.setting(|table| &table.lookup)?;
-        if callers.iter().all(|rule| *rule == CallerRule::Anonymous) {
+        if callers.iter().all(CallerRule::is_shared) {
             if !self.own.value.lookup.is_absent() {
-                let message = "every caller of this route is anonymous, so lookups are not \
-                               possible; remove `lookup`, or identify the callers";
+                let message = "every caller of this route is anonymous or a host alone, so \
+                               lookups are not possible; remove `lookup`, or identify the callers";
                 self.add_error(&lookup.origin, message);
             }
             return None;

@@ -430,6 +430,9 @@ impl Semel {
         if let Some(reply) = shared.cached_reply(id, operation.fingerprint, now) {
             return Pending::ready(reply);
         }
+        if deadline.is_some_and(|deadline| deadline.at() <= now) {
+            return Pending::ready(shared.refuse(id, Problem::DeadlineExceeded));
+        }
         let flight = match shared.flights.join_or_start(id, operation.fingerprint) {
             JoinResult::Owner(flight) => Some(flight),
             JoinResult::Conflict => None,

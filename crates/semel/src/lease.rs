@@ -32,6 +32,8 @@ struct LeaseState {
     until: AtomicU64,
     /// The deadline of the client that the operation runs for.
     deadline: Option<Deadline>,
+    /// Whether the reply of a client with a deadline was reported.
+    reported: AtomicBool,
 }
 
 impl Lease {
@@ -45,6 +47,7 @@ impl Lease {
             clock,
             until: AtomicU64::new(0),
             deadline,
+            reported: AtomicBool::new(false),
         }))
     }
 
@@ -55,6 +58,12 @@ impl Lease {
 
     pub(crate) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether the one who asks is the first: the driver that has a reply, or the client at its
+    /// deadline. Only the first reports an event, so that a request counts once.
+    pub(crate) fn reports_reply(&self) -> bool {
+        self.0.deadline.is_none() || !self.0.reported.swap(true, Ordering::Relaxed)
     }
 
     /// The store granted the claim of this owner.

@@ -97,11 +97,13 @@ pub(crate) struct Identified {
     pub(crate) caller: Caller,
     /// Whether that is proven by a secret of the caller, which no one else has.
     pub(crate) proven: bool,
+    /// Whether nothing but the host or the absence of a name tells it from others.
+    pub(crate) shared: bool,
 }
 
 impl Identified {
     pub(crate) fn anonymous() -> Self {
-        Self { caller: Caller::anonymous(), proven: false }
+        Self { caller: Caller::anonymous(), proven: false, shared: true }
     }
 }
 
@@ -432,7 +434,10 @@ fn first(
             all::identify(joined, parts, callers)?
         } else {
             let caller = rule.find(parts, callers)?;
-            caller.map(|caller| Identified { caller, proven: rule.proves() })
+            caller.map(|caller| {
+                let shared = caller.is_anonymous() || matches!(rule, CallerExtractor::Host);
+                Identified { caller, proven: rule.proves(), shared }
+            })
         };
         if found.is_some() {
             return Ok(found);

@@ -253,7 +253,8 @@ impl LayerConfig {
 
     /// The rule for the response to a request with these headers.
     pub(crate) fn response_cors(&self, headers: &HeaderMap) -> Option<Box<ResponseCors>> {
-        self.cors().map(|cors| Box::new(ResponseCors::new(cors, headers)))
+        let of = |cors| Box::new(ResponseCors::new(cors, &self.dialect, headers));
+        self.cors().map(of)
     }
 
     /// The answer to a preflight, if this layer answers it.

@@ -10,6 +10,7 @@ mod origin;
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use semel::core::Dialect;
 
 pub use self::origin::{AllowedOrigin, AllowedOriginError};
 use crate::{
@@ -179,17 +180,25 @@ impl Cors {
 pub struct ResponseCors {
     cors: Arc<Cors>,
     origin: Option<HeaderValue>,
+    /// The header in which the dialect says whether to retry.
+    retry_header: Option<&'static str>,
 }
 
 impl ResponseCors {
-    pub(crate) fn new(cors: &Arc<Cors>, request: &HeaderMap) -> Self {
-        Self { cors: Arc::clone(cors), origin: request.get(header::ORIGIN).cloned() }
+    pub(crate) fn new(cors: &Arc<Cors>, dialect: &Dialect, request: &HeaderMap) -> Self {
+        let origin = request.get(header::ORIGIN).cloned();
+        Self { cors: Arc::clone(cors), origin, retry_header: dialect.retry_header() }
     }
 
     /// Replaces the `Access-Control-*` headers of the response. For responses that are made outside
     /// the layer; those of the layer have the headers.
     pub fn apply(&self, headers: &mut HeaderMap) {
         self.cors.apply(self.origin.as_ref(), headers);
+        let exposed = headers.contains_key(header::ACCESS_CONTROL_EXPOSE_HEADERS);
+        if let Some(name) = self.retry_header.filter(|_| exposed) {
+            let name = HeaderValue::from_static(name);
+            headers.append(header::ACCESS_CONTROL_EXPOSE_HEADERS, name);
+        }
     }
 }
 

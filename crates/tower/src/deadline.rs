@@ -100,13 +100,27 @@ impl DeadlineHeader {
                     at.to_string()
                 }
             }
-            // Whole seconds, because not every service reads fractions.
-            Self::RequestTimeout => left.as_secs().max(1).to_string(),
+            // Whole seconds where there are any, because not every service reads fractions.
+            Self::RequestTimeout if left < Duration::from_secs(1) => {
+                format!("0.{:03}", millis.max(1))
+            }
+            Self::RequestTimeout => left.as_secs().to_string(),
             Self::RequestTimeoutMs | Self::EnvoyExpectedTimeoutMs => millis.max(1).to_string(),
             Self::GrpcTimeout if millis < 100_000_000 => format!("{}m", millis.max(1)),
             Self::GrpcTimeout => format!("{}S", left.as_secs().min(99_999_999)),
         };
         HeaderValue::try_from(text).ok()
+    }
+
+    /// The value that hands on the rest of the client's deadline. A date stays as the client has
+    /// sent it, unless another header ends earlier: each hop adds its own leeway.
+    fn rest(self, left: Duration, before: &HeaderValue, now: SystemTime) -> Option<HeaderValue> {
+        let sent = before.to_str().ok().map(str::trim).and_then(date).map(SystemTime::from);
+        let is_earlier = sent.zip(now.checked_add(left)).is_some_and(|(sent, end)| sent <= end);
+        match self {
+            Self::RequestDeadline if is_earlier => Some(before.clone()),
+            _ => self.value(left, before, now),
+        }
     }
 }
 
@@ -250,11 +264,12 @@ impl DeadlineRule {
         for header in self.headers.iter().chain(unread) {
             let Some(before) = headers.remove(header.as_str()) else { continue };
             let read = self.headers.contains(header);
-            let left = match self.propagate && read {
-                true => deadline.map(Deadline::left),
-                false => self.service_timeout,
+            let value = if self.propagate && read {
+                deadline.and_then(|deadline| header.rest(deadline.left(), &before, now))
+            } else {
+                self.service_timeout.and_then(|timeout| header.value(timeout, &before, now))
             };
-            if let Some(value) = left.and_then(|left| header.value(left, &before, now)) {
+            if let Some(value) = value {
                 headers.insert(header.header_name(), value);
             }
         }
@@ -273,6 +288,8 @@ fn malformed(header: DeadlineHeader) -> RequestRefusal {
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
+
+    use semel::{MemoryStore, Semel};
 
     use super::*;
 
@@ -405,6 +422,27 @@ mod tests {
         let mut text = headers(&[("request-deadline", "2026-11-18T16:00:05Z")]);
         rule.rewrite(&mut text, None, now());
         assert_eq!(text, headers(&[("request-deadline", "2026-11-18T16:01:00Z")]));
+    }
+
+    #[test]
+    fn a_deadline_is_handed_on_without_its_leeway_and_without_rounding_up() {
+        let rule = DeadlineRule::default().propagate();
+        let semel = Semel::new(MemoryStore::new());
+        let handed_on = |lines: &[(&'static str, &str)]| {
+            let mut sent = headers(lines);
+            let left = rule.time_left(&sent, now()).unwrap().unwrap();
+            rule.rewrite(&mut sent, Some(semel.deadline_in(left)), now());
+            sent
+        };
+        for date in ["@1795017605", "2026-11-18T16:00:05Z", "@1795017599"] {
+            assert_eq!(handed_on(&[("request-deadline", date)])["request-deadline"], date);
+        }
+        let earlier = handed_on(&[("request-deadline", "@1795017700"), ("request-timeout", "9.5")]);
+        assert_eq!(earlier["request-deadline"], "@1795017609");
+        assert_eq!(earlier["request-timeout"], "9");
+        let short = handed_on(&[("request-timeout", "0.5")]);
+        let seconds: f64 = short["request-timeout"].to_str().unwrap().parse().unwrap();
+        assert!(seconds > 0.0 && seconds <= 0.5, "{seconds}");
     }
 
     #[test]

@@ -123,8 +123,9 @@ impl<S> RequestGuard<S> {
             let read = until(deadline, read(&config, &parts, body)).await;
             let prepared = match read.flatten() {
                 Ok(buffered) if offload::needs_offload(&parts.headers, buffered.data()) => {
+                    let prepared = prepare_offloaded(&config, parts, buffered, found, caller);
                     // Rare, and large.
-                    Box::pin(prepare_offloaded(&config, parts, buffered, found, caller)).await
+                    until(deadline, Box::pin(prepared)).await.flatten()
                 }
                 Ok(buffered) => prepare(&config, parts, buffered, found, caller),
                 Err(refusal) => Err(refusal),
@@ -392,7 +393,7 @@ pub(crate) fn guarded(
             KeyRequirement::Optional | KeyRequirement::Warn => Ok(None),
         };
     };
-    let Identified { caller, proven } = identify(parts)?;
+    let Identified { caller, proven, .. } = identify(parts)?;
     let host = host::of(parts, config.forwarded_host);
     let subject = config.subject.of(parts, host.as_deref(), &decoded);
     let rule = config.fingerprint_for(from_body);

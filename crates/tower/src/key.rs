@@ -232,6 +232,11 @@ impl KeyRule {
         self.requirement
     }
 
+    /// The places where it looks for a key, in order.
+    pub(crate) fn locations(&self) -> &[KeyLocation] {
+        &self.sources
+    }
+
     /// The headers that may hold the key.
     pub(crate) fn headers(&self) -> Vec<HeaderName> {
         self.sources.iter().flat_map(KeyLocation::headers).collect()

@@ -302,8 +302,10 @@ impl IdempotencyLayer {
     /// The answer is a JSON document: `state` (`in_flight`, `completed`, `released`, `held`; 404
     /// `absent`), `attempt`, `claimed_at`, `ended_at`, and of a completed operation `expires_at`
     /// and `answer`, with `status`, `headers`, `body` (or `body_base64`) and `trailers` as they are
-    /// replayed, or `retained: false`. The record of another caller is absent, and
-    /// [anonymous](Callers::anonymous) callers are refused. Nothing runs.
+    /// replayed, or `retained: false`. The record of another caller is absent. Callers that are
+    /// [anonymous](Callers::anonymous) or a [host](Callers::host) alone are refused. Nothing runs.
+    ///
+    /// The key is percent-encoded; several members of a body have commas between them.
     ///
     /// **Any client that can be the caller can read the answer with the key alone.** A replay also
     /// needs an equal request.

@@ -1,6 +1,7 @@
 //! `GET /idempotency/{key}`: shows a caller the state and the answer of its own operation.
 
 use std::{
+    borrow::Cow,
     fmt::{self, Write as _},
     sync::Arc,
     time::SystemTime,
@@ -15,7 +16,7 @@ use semel::core::{
 use serde_json::{Value, json};
 
 use crate::{
-    LookupPath,
+    KeyLocation, LookupPath,
     body::Body,
     buffered_body::BufferedBody,
     caller::{ClientContext, Identified},
@@ -42,20 +43,28 @@ async fn look_up<B>(
     path: &LookupPath,
     parts: &Parts,
 ) -> Result<Response<Body<B>>, RequestRefusal> {
-    let key = decode(path.key_of(parts.uri.path()).unwrap_or_default())?;
+    let segment = path.key_of(parts.uri.path()).unwrap_or_default();
+    let (first, others) = keys(segment, config.key.locations())?;
     let mut caller = config.callers.identify(parts);
     if matches!(&caller, Err(refusal) if refusal.waits_for_keys()) {
         config.callers.keys_refreshed().await;
         caller = config.callers.identify(parts);
     }
-    let Identified { caller, .. } = caller?;
-    if caller.is_anonymous() {
-        let detail = "anonymous callers share their keys, so they cannot look up an operation";
+    let Identified { caller, shared, .. } = caller?;
+    if shared {
+        let detail = "callers that are anonymous or named by their host alone share their keys, so \
+                      they cannot look up an operation";
         return Err(RequestRefusal::detailed(Problem::CallerUnidentified, detail));
     }
-    let id = RecordId::new(config.scope.clone(), caller, key);
-    let former = config.former.ids(&id, parts);
-    let seen = config.semel.look_up(&id, &former, config.policy.store_timeout).await?;
+    let id = |key| RecordId::new(config.scope.clone(), caller.clone(), key);
+    let (first, others) = (id(first), others.into_iter().map(id));
+    let mut further = config.former.ids(&first, parts);
+    for other in others {
+        let former = config.former.ids(&other, parts);
+        further.push(other);
+        further.extend(former);
+    }
+    let seen = config.semel.look_up(&first, &further, config.policy.store_timeout).await?;
     let (status, document) = match &seen {
         None => (StatusCode::NOT_FOUND, json!({ "state": "absent" })),
         Some(seen) => (StatusCode::OK, describe(seen)?),
@@ -161,9 +170,57 @@ fn time(at: SystemTime) -> Option<String> {
     Timestamp::from_second(i64::try_from(seconds).ok()?).ok().map(|time| time.to_string())
 }
 
-/// Reads a percent-encoded key.
-fn decode(encoded: &str) -> Result<Key, RequestRefusal> {
-    let malformed = |detail: String| RequestRefusal::detailed(Problem::KeyMalformed, detail);
+/// The keys that a segment of a path may mean, at least one: a key from a body is stored in another
+/// form than one from a header.
+fn keys(segment: &str, locations: &[KeyLocation]) -> Result<(Key, Vec<Key>), RequestRefusal> {
+    let (mut first, mut others) = (Err(malformed("this route reads no key")), Vec::new());
+    for location in locations {
+        match (key(segment, location), &first) {
+            (Ok(key), Ok(known)) => {
+                if key != *known && !others.contains(&key) {
+                    others.push(key);
+                }
+            }
+            (Err(_), Ok(_)) => {}
+            (key, Err(_)) => first = key,
+        }
+    }
+    first.map(|first| (first, others))
+}
+
+/// The key that a segment means for a request that has its key there.
+fn key(segment: &str, location: &KeyLocation) -> Result<Key, RequestRefusal> {
+    let pointers = match location {
+        KeyLocation::Json(pointers) => pointers,
+        KeyLocation::Header(_) | KeyLocation::CloudEvent => {
+            // Text that is no UTF-8 has characters that no key has.
+            let text = decode(segment)?;
+            let key = Key::new(&String::from_utf8_lossy(&text));
+            return key.map_err(|error| malformed(error.to_string()));
+        }
+    };
+    let members: Vec<&str> =
+        if pointers.len() == 1 { vec![segment] } else { segment.split(',').collect() };
+    if members.len() != pointers.len() {
+        return Err(malformed(format!(
+            "the key of this route has {} members; send all of them, each percent-encoded, with \
+             commas between them",
+            pointers.len()
+        )));
+    }
+    let text =
+        |member| String::from_utf8(decode(member)?).map_err(|_| malformed("the key is not UTF-8"));
+    let members: Vec<String> = members.into_iter().map(text).collect::<Result<_, _>>()?;
+    let key = Key::from_members(members.iter().map(|member| Some(member.as_str())));
+    key.map_err(|error| malformed(error.to_string()))
+}
+
+fn malformed(detail: impl Into<Cow<'static, str>>) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::KeyMalformed, detail)
+}
+
+/// Undoes percent-encoding.
+fn decode(encoded: &str) -> Result<Vec<u8>, RequestRefusal> {
     let mut decoded = Vec::with_capacity(encoded.len());
     let mut bytes = encoded.bytes();
     while let Some(byte) = bytes.next() {
@@ -174,25 +231,61 @@ fn decode(encoded: &str) -> Result<Key, RequestRefusal> {
         let mut digit = || char::from(bytes.next()?).to_digit(16);
         let pair = digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
         decoded.push(pair.ok_or_else(|| {
-            malformed("a `%` in the path is not followed by two hexadecimal digits".to_owned())
+            malformed("a `%` in the path is not followed by two hexadecimal digits")
         })?);
     }
-    // Text that is no UTF-8 has characters that no key has.
-    Key::new(&String::from_utf8_lossy(&decoded)).map_err(|error| malformed(error.to_string()))
+    Ok(decoded)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+    use semel::core::canonical::Pointer;
+
     use super::*;
+
+    fn json(pointers: &[&str]) -> KeyLocation {
+        KeyLocation::Json(pointers.iter().map(|text| Pointer::parse(text).unwrap()).collect())
+    }
+
+    fn named(segment: &str, locations: &[KeyLocation]) -> Vec<String> {
+        let (first, others) = keys(segment, locations).unwrap();
+        [first].into_iter().chain(others).map(|key| key.as_str().to_owned()).collect()
+    }
 
     #[test]
     fn a_key_is_decoded_once() {
-        for (encoded, key) in [("a-b", "a-b"), ("a%2Fb", "a/b"), ("%2525", "%25"), ("%c3", "")] {
-            let decoded = decode(encoded).map(|key| key.as_str().to_owned());
-            assert_eq!(decoded.unwrap_or_default(), key);
+        let header = [KeyLocation::Header(HeaderName::from_static("idempotency-key"))];
+        for (encoded, key) in [("a-b", "a-b"), ("a%2Fb", "a/b"), ("%2525", "%25"), ("x,y", "x,y")] {
+            assert_eq!(named(encoded, &header), [key]);
         }
-        for encoded in ["%", "%4", "%zz", "%00", "a%20b", "%C3%A9"] {
-            assert_eq!(decode(encoded).unwrap_err().problem, Problem::KeyMalformed, "{encoded}");
+        for encoded in ["%", "%4", "%zz", "%00", "a%20b", "%C3%A9", "%c3", ""] {
+            let refused = keys(encoded, &header).unwrap_err();
+            assert_eq!(refused.problem, Problem::KeyMalformed, "{encoded}");
+        }
+    }
+
+    #[test]
+    fn a_key_from_a_body_is_looked_up_as_it_is_stored() {
+        let body = [json(&["/order"])];
+        for (encoded, member) in
+            [("a%25b", "a%b"), ("x%2Cy", "x,y"), ("x,y", "x,y"), ("PO%204711", "PO 4711")]
+        {
+            let stored = Key::from_members([Some(member)]).unwrap();
+            assert_eq!(named(encoded, &body), [stored.as_str()]);
+        }
+        let either = [KeyLocation::Header(HeaderName::from_static("k")), json(&["/order"])];
+        assert_eq!(named("a-b", &either), ["a-b"]);
+        assert_eq!(named("a%25b", &either), ["a%b", "a%25b"]);
+        assert_eq!(named("%C3%BC", &either), ["%C3%BC"]);
+        let several = [json(&["/contest", "/user"])];
+        let stored = Key::from_members([Some("spring, cup"), Some("7")]).unwrap();
+        assert_eq!(named("spring%2C%20cup,7", &several), [stored.as_str()]);
+        for (encoded, locations) in
+            [("a", &several), ("a,b,c", &several), ("%ff", &body), ("", &body)]
+        {
+            let refused = keys(encoded, locations.as_slice()).unwrap_err();
+            assert_eq!(refused.problem, Problem::KeyMalformed, "{encoded}");
         }
     }
 }

@@ -173,11 +173,16 @@ fn stopped() -> RequestRefusal {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, header};
-    use semel::{MemoryStore, Semel, Sender};
-    use tokio::task::yield_now;
+    use std::time::Duration;
+
+    use axum::{Router, body::Body, routing::post};
+    use http::{HeaderValue, Request, header};
+    use semel::{MemoryStore, Semel, Sender, core::Scope};
+    use tokio::{task::yield_now, time::timeout};
+    use tower_service::Service as _;
 
     use super::*;
+    use crate::{Callers, DeadlineRule, IdempotencyLayer};
 
     fn peer(last: u8) -> Option<IpAddr> {
         Some([192, 0, 2, last].into())
@@ -215,6 +220,35 @@ mod tests {
         let other = async move { sender.send(()).unwrap() };
         let (worked_on, ()) = tokio::join!(work, other);
         assert_ne!(worked_on.unwrap(), serving);
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_the_work_of_others_until_its_deadline() {
+        let threads = thread::available_parallelism().map_or(1, |cores| cores.get());
+        let busy = (0..threads).map(|_| {
+            let (open, opened) = std::sync::mpsc::channel::<()>();
+            let work = move || drop(opened.recv());
+            (open, tokio::spawn(run(None, None, work)))
+        });
+        let busy: Vec<_> = busy.collect();
+        yield_now().await;
+        let semel = Semel::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(&semel, Scope::new("s").unwrap(), Callers::anonymous());
+        let layer = layer.deadline(DeadlineRule::default());
+        let mut app = Router::new().route("/", post(async || "")).layer(layer);
+        let request = Request::post("/")
+            .header("idempotency-key", "k")
+            .header("x-request-timeout-ms", "50")
+            .body(Body::from(vec![b'x'; PLAIN_BYTES + 1]))
+            .unwrap();
+        let answer = timeout(Duration::from_secs(30), app.call(request)).await;
+        let answer = answer.expect("it waits on").unwrap();
+        assert_eq!(answer.status(), 504);
+        assert_eq!(answer.headers()["x-should-retry"], "false");
+        for (open, work) in busy {
+            drop(open);
+            assert!(work.await.unwrap().is_ok());
+        }
     }
 
     #[tokio::test]

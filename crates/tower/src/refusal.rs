@@ -45,7 +45,7 @@ pub enum CallerFailure {
     Algorithm,
     /// The key set does not have the key that the token names.
     KeyUnknown,
-    /// The key set could not be fetched.
+    /// The key set could not be fetched, or not yet since a token named an unknown key.
     KeysUnavailable,
     /// The signature does not verify.
     Signature,

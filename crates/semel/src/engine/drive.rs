@@ -476,7 +476,9 @@ impl Driver {
     // === the client ===
 
     fn send_reply(&mut self, operation: &mut ClaimedOperation, reply: Reply) {
-        self.shared.emit_reply(&self.claim.id, &reply, self.source);
+        if self.lease.reports_reply() {
+            self.shared.emit_reply(&self.claim.id, &reply, self.source);
+        }
         let now = self.shared.clock.now();
         let reply = RetainedReply::new(reply, self.expires.map(|expires| expires.since(now)));
         // Joined requests first, then the owner.

@@ -194,8 +194,13 @@ impl<T> OwnerWait<T> {
         }
         let Some(deadline) = &mut self.deadline else { return Poll::Pending };
         ready!(deadline.passed.as_mut().poll(context));
-        let problem = Problem::DeadlineExceededInFlight;
-        let refusal = deadline.shared.refuse(self.lease.id(), problem);
+        let shared = Arc::clone(&deadline.shared);
+        self.deadline = None;
+        if !self.lease.reports_reply() {
+            // The driver sends its reply at this moment.
+            return Poll::Pending;
+        }
+        let refusal = shared.refuse(self.lease.id(), Problem::DeadlineExceededInFlight);
         Poll::Ready(DriverMessage::Reply(refusal.into(), None))
     }
 

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::harness::{begin, completed, id, memory};
+use crate::harness::{Gate, Harness, begin, completed, id, memory};
 
 const ROUNDS: u64 = 100;
 const REQUESTS_PER_ROUND: u64 = 1000;
@@ -29,7 +29,10 @@ const TIMER: Duration = Duration::from_millis(2);
 #[derive(Debug, Default)]
 struct Counts {
     begun: AtomicUsize,
+    /// Connected after the deadline.
     late: AtomicUsize,
+    /// Arrived after the deadline.
+    refused: AtomicUsize,
     exceeded: AtomicUsize,
     answered: AtomicUsize,
 }
@@ -87,11 +90,24 @@ async fn request(
     let answered_at = Instant::now();
     // A request that arrives late may get what is recorded; it waits for nothing.
     assert!(answered_at <= until.max(arrived) + TIMER, "{:?} late: {reply:?}", until.elapsed());
-    if let Reply::Problem(Problem::DeadlineExceeded | Problem::DeadlineExceededInFlight) = reply {
-        assert!(answered_at + TIMER >= until, "it was given up before its deadline");
-        add(&counts.exceeded);
-    } else {
-        add(&counts.answered);
+    match reply {
+        Reply::Problem(Problem::DeadlineExceeded) => {
+            assert!(
+                arrived + TIMER >= until,
+                "it arrived {:?} before its deadline",
+                until - arrived
+            );
+            add(&counts.refused);
+        }
+        Reply::Problem(Problem::DeadlineExceededInFlight) => {
+            assert!(
+                arrived < until + TIMER,
+                "it did not begin, and the client is told that it did"
+            );
+            assert!(answered_at + TIMER >= until, "it was given up before its deadline");
+            add(&counts.exceeded);
+        }
+        _ => add(&counts.answered),
     }
 }
 
@@ -112,12 +128,33 @@ async fn of_a_hundred_thousand_requests_none_begins_after_its_deadline() {
         }
     }
     assert_eq!(semel.drain(Duration::from_secs(60)).await, 0);
-    let [begun, late, exceeded, answered] =
-        [&counts.begun, &counts.late, &counts.exceeded, &counts.answered]
-            .map(|counter| counter.load(Ordering::Relaxed));
-    assert_eq!(exceeded + answered, 100_000);
-    assert!(
-        begun > 10_000 && late > 10_000 && exceeded > 10_000 && answered > 10_000,
-        "{counts:?}"
-    );
+    let Counts { begun, late, refused, exceeded, answered } = &*counts;
+    let counted = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    assert_eq!([refused, exceeded, answered].map(counted).iter().sum::<usize>(), 100_000);
+    let all = [begun, late, refused, exceeded, answered];
+    assert!(all.map(counted).iter().all(|count| *count > 10_000), "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_exceeds_its_deadline_is_reported_once() {
+    let (harness, gate) = (Harness::new(), Gate::new());
+    let operation = |key: &str, left| {
+        let mut operation = harness.operation(key, 1);
+        operation.deadline = Some(harness.semel.deadline_in(left));
+        operation
+    };
+    let late = operation("late", Duration::ZERO);
+    let refused = begin(&harness.semel, late, |_| async { completed("done") }).await;
+    assert_eq!(refused, Reply::Problem(Problem::DeadlineExceeded));
+    let opened = gate.clone();
+    let slow = begin(&harness.semel, operation("slow", Duration::from_secs(1)), |_| async move {
+        opened.wait_open().await;
+        completed("done")
+    });
+    assert_eq!(slow.await, Reply::Problem(Problem::DeadlineExceededInFlight));
+    gate.open();
+    assert_eq!(harness.semel.drain(Duration::from_secs(60)).await, 0);
+    let reported = ["Refused(DeadlineExceeded)", "Refused(DeadlineExceededInFlight)", "Answered"];
+    assert_eq!(reported.map(|kind| harness.events.count(kind)), [1, 1, 0]);
+    assert_eq!((harness.events.count("Claimed"), harness.events.count("Completed")), (1, 1));
 }

@@ -85,10 +85,11 @@ pub(super) fn identify(
         }
     }
     let proven = found.iter().flatten().any(|one| one.proven);
+    let shared = found.iter().flatten().all(|one| one.shared);
     let names: Vec<Cow<'_, str>> = found.iter().map(|one| name(one.as_ref())).collect();
     let name = bounded("all:", "all-sha256:", &names.join("+"));
     let caller = Caller::new(&name).map_err(|error| error.to_string())?;
-    Ok(Some(Identified { caller, proven }))
+    Ok(Some(Identified { caller, proven, shared }))
 }
 
 /// The name of a part. Every other caller's name contains a colon.
@@ -222,6 +223,21 @@ mod tests {
         let maybe = header("x-account").and_optional(Callers::authorization(&secret()));
         assert!(!proven(&maybe, &[("x-account", "a")]));
         assert!(proven(&maybe, &[("x-account", "a"), AUTH]));
+    }
+
+    #[test]
+    fn a_caller_is_shared_if_all_of_its_parts_are() {
+        let shared =
+            |callers: &Callers, lines: &[(&str, &str)]| identify(callers, lines).unwrap().shared;
+        let host = ("host", "a.example");
+        assert!(shared(&Callers::host(), &[host]));
+        assert!(shared(&Callers::anonymous(), &[]));
+        assert!(shared(&Callers::host().and(Callers::anonymous()), &[host]));
+        let maybe = Callers::host().and_optional(Callers::authorization(&secret()));
+        assert!(shared(&maybe, &[host]));
+        assert!(!shared(&maybe, &[host, AUTH]));
+        assert!(!shared(&Callers::host().and(header("x-account")), &[host, ("x-account", "a")]));
+        assert!(!shared(&header("x-account"), &[("x-account", "a")]));
     }
 
     #[test]

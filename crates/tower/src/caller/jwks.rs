@@ -21,6 +21,7 @@ use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse},
 };
+use quick_cache::sync::Cache;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -41,6 +42,9 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between two attempts to fetch a set. Tokens with forged key ids cannot make it
 /// shorter.
 const REFRESH_INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// How many missing keys are remembered. A token whose key was forgotten is sent again.
+const MISSING_MAX: usize = 1_000;
 
 /// How long a request waits for a set that is being fetched.
 const REFRESH_WAIT: Duration = Duration::from_secs(2);
@@ -69,6 +73,8 @@ struct JwksState {
     /// Whether a missing key is a reason to fetch the set again.
     refreshable: bool,
     refresh_wanted: Notify,
+    /// When a token first named a key that is missing, by the hash of its id.
+    missing_since: Cache<[u8; 32], Instant>,
     /// The number of attempts that have ended.
     attempts: watch::Sender<u64>,
 }
@@ -102,9 +108,9 @@ pub(super) enum VerificationKeyLookup<T> {
     Found(T),
     /// The key exists and is for another algorithm, or no key can have this algorithm.
     WrongAlgorithm,
-    /// The set does not have the key, and the set is up to date.
+    /// The set does not have the key, and was fetched after a token had named it.
     Unknown,
-    /// There is no up-to-date set.
+    /// There is no set, or none that is recent enough to tell.
     Unavailable,
 }
 
@@ -194,20 +200,13 @@ impl Jwks {
     ) -> VerificationKeyLookup<T> {
         let keys = self.state.keys.load();
         let Some(set) = keys.as_ref() else {
-            self.state.refresh_wanted.notify_one();
-            return VerificationKeyLookup::Unavailable;
+            return self.state.missing(kid);
         };
         match set.find(kid, algorithm) {
             VerificationKeyLookup::Found(key) => VerificationKeyLookup::Found(use_key(key)),
             VerificationKeyLookup::WrongAlgorithm => VerificationKeyLookup::WrongAlgorithm,
-            VerificationKeyLookup::Unknown | VerificationKeyLookup::Unavailable
-                if self.state.is_current() =>
-            {
-                VerificationKeyLookup::Unknown
-            }
             VerificationKeyLookup::Unknown | VerificationKeyLookup::Unavailable => {
-                self.state.refresh_wanted.notify_one();
-                VerificationKeyLookup::Unavailable
+                self.state.missing(kid)
             }
         }
     }
@@ -233,6 +232,7 @@ impl JwksState {
             failures: AtomicU64::new(0),
             refreshable,
             refresh_wanted: Notify::new(),
+            missing_since: Cache::new(MISSING_MAX),
             attempts: watch::Sender::new(0),
         }
     }
@@ -241,10 +241,25 @@ impl JwksState {
         *self.refreshed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a key that is missing from the set is unknown to the issuer as well.
-    fn is_current(&self) -> bool {
-        !self.refreshable
-            || self.refreshed_at().is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN)
+    /// The result for a key that is missing from the set. The issuer may have published it since
+    /// the set was fetched, so it is unknown only if the set was fetched after a token had named
+    /// it, and not long ago. Otherwise the set is fetched again.
+    fn missing<T>(&self, kid: Option<&str>) -> VerificationKeyLookup<T> {
+        if !self.refreshable {
+            return VerificationKeyLookup::Unknown;
+        }
+        let kid = Sha256::digest(kid.unwrap_or_default()).into();
+        let since = self.missing_since.get(&kid);
+        let is_past = |at: &Instant| since.is_some_and(|since| since < *at);
+        let fetched = self.refreshed_at().filter(is_past);
+        if fetched.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN) {
+            return VerificationKeyLookup::Unknown;
+        }
+        if since.is_none() || fetched.is_some() {
+            self.missing_since.insert(kid, Instant::now());
+        }
+        self.refresh_wanted.notify_one();
+        VerificationKeyLookup::Unavailable
     }
 
     fn replace(&self, set: KeySet) {
@@ -442,3 +457,41 @@ impl fmt::Display for JwksError {
 }
 
 impl std::error::Error for JwksError {}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_key_is_unknown_once_the_set_was_fetched_for_it() {
+        let keys = Jwks { state: Arc::new(JwksState::new("url", true)), _task: None };
+        let is_unknown = |kid| match keys.find(Some(kid), Algorithm::ES256, |_| ()) {
+            VerificationKeyLookup::Unknown => true,
+            VerificationKeyLookup::Unavailable => false,
+            VerificationKeyLookup::Found(()) | VerificationKeyLookup::WrongAlgorithm => panic!(),
+        };
+        let fetch = async || {
+            advance(Duration::from_millis(10)).await;
+            keys.state.replace(KeySet { keys: Vec::new() });
+        };
+        assert!(!is_unknown("first"), "there is no set");
+        fetch().await;
+        assert!(is_unknown("first"));
+        // The issuer may have published it since.
+        assert!(!is_unknown("second"));
+        advance(REFRESH_INTERVAL_MIN / 2).await;
+        assert!(!is_unknown("second"));
+        fetch().await;
+        assert!(is_unknown("second"));
+        advance(REFRESH_INTERVAL_MIN).await;
+        assert!(!is_unknown("second"), "it may be published by now");
+        fetch().await;
+        assert!(is_unknown("second"));
+        let fixed = Jwks { state: Arc::new(JwksState::new("text", false)), _task: None };
+        fixed.state.replace(KeySet { keys: Vec::new() });
+        let found = fixed.find(Some("first"), Algorithm::ES256, |_| ());
+        assert!(matches!(found, VerificationKeyLookup::Unknown));
+    }
+}

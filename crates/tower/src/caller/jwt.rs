@@ -239,8 +239,8 @@ fn malformed() -> CallerRefusal {
 }
 
 fn keys_unavailable() -> CallerRefusal {
-    let detail = "the keys of the issuer cannot be fetched at the moment, so the token cannot be \
-                  verified; nothing was done, retry with the same key";
+    let detail = "the key of the token could not be fetched from the issuer yet, so the token \
+                  cannot be verified; nothing was done, retry with the same key";
     CallerRefusal::new(CallerFailure::KeysUnavailable, detail)
 }
 

@@ -135,3 +135,20 @@ fn only_options_with_an_origin_and_a_method_is_a_preflight() {
     assert_eq!(preflighted_method(&Method::OPTIONS, &headers), Some(Method::PUT));
     assert_eq!(preflighted_method(&Method::POST, &headers), None);
 }
+
+#[test]
+fn a_page_may_read_the_retry_header_of_the_dialect() {
+    let mut request = HeaderMap::new();
+    request.insert(header::ORIGIN, origin(SHOP));
+    for (dialect, count) in [(Dialect::IETF, 1), (Dialect::ADYEN, 2)] {
+        let mut headers = HeaderMap::new();
+        ResponseCors::new(&Arc::new(shop()), &dialect, &request).apply(&mut headers);
+        let exposed = headers.get_all(header::ACCESS_CONTROL_EXPOSE_HEADERS);
+        assert_eq!(exposed.iter().count(), count, "{headers:?}");
+        assert_eq!(exposed.iter().any(|line| line == "transient-error"), count == 2);
+        // Nothing is exposed to another origin.
+        let mut headers = HeaderMap::new();
+        ResponseCors::new(&Arc::new(shop()), &dialect, &HeaderMap::new()).apply(&mut headers);
+        assert!(!headers.contains_key(header::ACCESS_CONTROL_EXPOSE_HEADERS));
+    }
+}

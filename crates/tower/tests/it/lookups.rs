@@ -7,6 +7,7 @@ use semel::{
     core::{OnUnknown, Policy},
 };
 use semel_testkit::flaky_store::{StoreCall, StoreCondition};
+use semel_tower::{Callers, KeyRule};
 use serde_json::Value;
 
 use crate::harness::{Gate, Harness, ORDER, TestResponse, charge, send, wait_until};
@@ -96,6 +97,40 @@ async fn the_record_of_another_caller_is_absent_and_an_anonymous_one_is_refused(
     let malformed = send(&app, as_merchant("7", look_up("%zz"))).await;
     malformed.assert_problem(400, "key-malformed");
     assert_eq!(harness.runs(), 2);
+}
+
+#[tokio::test]
+async fn clients_of_one_host_do_not_see_the_operations_of_each_other() {
+    for callers in [Callers::host(), Callers::host().and(Callers::anonymous())] {
+        let harness = Harness::new();
+        let layer = harness.layer().callers(callers).lookup("/idempotency/{key}".parse().unwrap());
+        let app = harness.app_with(layer, |run| async move { format!("charge {run}") });
+        let at_shop = |mut request: Request<Body>| {
+            request.headers_mut().insert("host", "shop.example".parse().unwrap());
+            request
+        };
+        assert_eq!(send(&app, at_shop(charge("k", ORDER))).await.text(), "charge 1");
+        let other = send(&app, at_shop(look_up("k"))).await;
+        other.assert_problem(403, "caller-unidentified");
+    }
+}
+
+#[tokio::test]
+async fn a_key_from_a_body_is_found_by_its_text() {
+    let harness = Harness::new();
+    let key = KeyRule::default().or(KeyRule::json("/order".parse().unwrap()));
+    let layer = harness.layer().key(key).lookup("/idempotency/{key}".parse().unwrap());
+    let app = harness.app_with(layer, |run| async move { format!("charge {run}") });
+    let texts = [("a%b", "a%25b"), ("x,y", "x%2Cy"), ("PO 4711", "PO%204711"), ("ü", "%C3%BC")];
+    for (number, (text, encoded)) in texts.into_iter().enumerate() {
+        assert_eq!(seen(&app, encoded).await.0, 404, "{text}");
+        let request = Request::post("/charges").header("content-type", "application/json");
+        let body = serde_json::json!({ "order": text }).to_string();
+        send(&app, as_merchant("7", request.body(body.into()).unwrap())).await;
+        let (status, document) = seen(&app, encoded).await;
+        let answer = format!("charge {}", number + 1);
+        assert_eq!((status, document["answer"]["body"].as_str()), (200, Some(&*answer)), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -99,7 +99,9 @@ async fn look_ups_count_with_the_escapes_of_their_documents() {
     let length = budget.used();
     assert_eq!(TestResponse::read(untaken).await.body.len(), length);
     let again = send(&app, look_up()).await;
-    assert_eq!((again.status.as_u16(), again.body.len(), budget.used()), (200, length, 0));
+    assert_eq!((again.status.as_u16(), again.body.len()), (200, length));
+    drop(again);
+    assert_eq!(budget.used(), 0);
 }
 
 /// Counts answers that could not be retained.

@@ -38,8 +38,8 @@ impl Jwks {
     /// passed (between one minute and one hour; five minutes by default), and when a token names a
     /// key that is not in the set, at most every five seconds. Must be called in a tokio runtime.
     ///
-    /// Until the first answer, and while a token names an unknown key and the issuer cannot be
-    /// reached, requests are refused with 503 `caller-unavailable`.
+    /// Until the first answer, and until the set was fetched after a token had named an unknown
+    /// key, requests wait two seconds and are then refused with 503 `caller-unavailable`.
     ///
     /// # Errors
     ///

@@ -343,13 +343,8 @@ async fn keys_are_fetched_and_forged_key_ids_do_not_hammer_the_issuer() {
     server.set(JwksAnswer::Error);
     assert!(callers.identify(&request(&token)).is_ok());
     let rotated = two.sign(&claims("zoe"));
-    loop {
-        let refusal = callers.identify(&request(&rotated)).unwrap_err();
-        if refusal.problem == Problem::CallerUnavailable {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let refusal = callers.identify(&request(&rotated)).unwrap_err();
+    assert_eq!(refusal.problem, Problem::CallerUnavailable);
     server.set(JwksAnswer::Text(key_set(&[&two])));
     while callers.identify(&request(&rotated)).is_err() {
         callers.keys_refreshed().await;
