@@ -397,9 +397,9 @@ mod tests {
             let required = required.iter().map(|name| name.as_str().unwrap().to_owned());
             assert_eq!(required.collect::<BTreeSet<_>>(), few, "{name}");
         };
-        check("Record", records().each_ref().map(|view| to_json(view)));
+        check("Record", records().each_ref().map(to_json));
         check("Line", records().each_ref().map(|view| to_json(&view.line)));
-        check("Answer", answers().each_ref().map(|view| to_json(view)));
+        check("Answer", answers().each_ref().map(to_json));
         let page = responses::ListView { next: Some(String::new()), ..Default::default() };
         check("Records", [to_json(&page), to_json(&responses::ListView::default())]);
         let many = responses::ManyView::default();
