@@ -239,12 +239,16 @@ fn page() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, path::Path};
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        fs,
+        path::Path,
+    };
 
-    use serde::de::DeserializeOwned;
+    use serde::{Serialize, de::DeserializeOwned};
 
     use super::*;
-    use crate::{requests, service};
+    use crate::{requests, responses, service};
 
     #[test]
     fn the_committed_openapi_file_is_up_to_date() {
@@ -308,5 +312,103 @@ mod tests {
             members.remove("op");
             assert_eq!(described(name), members, "{name}");
         }
+    }
+
+    fn to_json(view: &impl Serialize) -> Value {
+        serde_json::to_value(view).unwrap()
+    }
+
+    /// A record with every member, and one with as few as there can be.
+    fn records() -> [responses::RecordView; 2] {
+        let text = || Some("text".to_owned());
+        let few = responses::RecordView {
+            line: responses::LineView {
+                scope: String::new(),
+                caller: String::new(),
+                key: String::new(),
+                state: String::new(),
+                fence: 1,
+                attempt: 1,
+                age_ms: 0,
+                claimed_at: String::new(),
+                ended_ago_ms: None,
+                ended_at: None,
+                lapsed: false,
+                about: String::new(),
+                node: String::new(),
+                reason: None,
+                reason_label: None,
+            },
+            fingerprint: None,
+            on_unknown: String::new(),
+            hold_for_ms: None,
+            captured: BTreeMap::new(),
+            lease_left_ms: None,
+            expires_in_ms: None,
+            answer: None,
+        };
+        let line = responses::LineView {
+            ended_ago_ms: Some(1),
+            ended_at: text(),
+            about: "text".to_owned(),
+            node: "text".to_owned(),
+            reason: text(),
+            reason_label: text(),
+            ..few.line.clone()
+        };
+        let all = responses::RecordView {
+            line,
+            fingerprint: text(),
+            hold_for_ms: Some(1),
+            captured: [("order".to_owned(), "7".to_owned())].into(),
+            lease_left_ms: Some(1),
+            expires_in_ms: Some(1),
+            answer: Some(answers()[0].clone()),
+            ..few.clone()
+        };
+        [all, few]
+    }
+
+    fn answers() -> [responses::AnswerView; 2] {
+        let (text, pair) = (|| Some("text".to_owned()), ("a".to_owned(), "b".to_owned()));
+        let all = responses::AnswerView {
+            kind: "response".to_owned(),
+            status: Some(200),
+            headers: vec![pair.clone()],
+            body_bytes: 4,
+            body: text(),
+            body_base64: text(),
+            trailers: vec![pair],
+            withheld: text(),
+        };
+        [all, responses::AnswerView::default()]
+    }
+
+    #[test]
+    fn the_schemas_of_replies_have_the_members_that_are_written() {
+        let document = document();
+        let check = |name: &str, views: [Value; 2]| {
+            let schema = &document["components"]["schemas"][name];
+            assert_eq!(schema["additionalProperties"], false, "{name}");
+            let [all, few] = views.map(|view| -> BTreeSet<String> {
+                view.as_object().unwrap().keys().cloned().collect()
+            });
+            let described = schema["properties"].as_object().unwrap();
+            assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), all, "{name}");
+            let required = schema["required"].as_array().unwrap();
+            let required = required.iter().map(|name| name.as_str().unwrap().to_owned());
+            assert_eq!(required.collect::<BTreeSet<_>>(), few, "{name}");
+        };
+        check("Record", records().each_ref().map(to_json));
+        check("Line", records().each_ref().map(|view| to_json(&view.line)));
+        check("Answer", answers().each_ref().map(to_json));
+        let page = responses::ListView { next: Some(String::new()), ..Default::default() };
+        check("Records", [to_json(&page), to_json(&responses::ListView::default())]);
+        let many = responses::ManyView::default();
+        check("Many", [to_json(&many), to_json(&many)]);
+        let (detail, none) = (Some(String::new()), None);
+        check("Done", [detail, none].map(|detail| to_json(&responses::DoneView::applied(detail))));
+        let swept = responses::SweepView { deleted: 0, more: false };
+        check("Swept", [to_json(&swept), to_json(&swept)]);
     }
 }

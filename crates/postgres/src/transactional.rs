@@ -85,6 +85,7 @@ pub const TABLE: &str = semel::transactional::sql::postgres::TABLE;
 /// other languages put records into the same table. It needs the [table](TABLE), and may be run
 /// again. `semel migrate --transactional` runs both.
 ///
-/// This crate does not call them: its own statements are prepared once on a connection and sent
-/// together, and take about half as much of the server's time.
+/// This crate does not call them. Its own statements are prepared once on a connection, sent
+/// together with `BEGIN` and with `COMMIT`, and take two thirds of the server's time: 93 µs an
+/// operation, and the functions 146 µs.
 pub const FUNCTIONS: &str = semel::transactional::sql::postgres::FUNCTIONS;

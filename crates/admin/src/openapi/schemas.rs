@@ -200,14 +200,74 @@ fn operators() -> Value {
 }
 
 fn views() -> Value {
-    let open = |required: &[&str]| json!({ "type": "object", "required": required });
+    let whole = || json!({ "type": "integer", "minimum": 0 });
+    let flag = || json!({ "type": "boolean" });
+    let record = object(&[LINE_MEMBERS, &["on_unknown"]].concat(), record_properties());
+    let all = record_properties();
+    let of_line = LINE_MEMBERS.iter().chain(LINE_OPTIONS);
+    let of_line = of_line.filter_map(|name| Some(((*name).to_owned(), all.get(name)?.clone())));
+    let line = object(LINE_MEMBERS, Value::Object(of_line.collect()));
     json!({
-        "Records": open(&["records", "examined"]),
-        "Record": open(&["scope", "caller", "key", "state", "fence", "attempt"]),
-        "ActionResult": open(&["result"]),
-        "ResolveManyResult": open(&["processed", "applied"]),
-        "Swept": open(&["deleted", "more"]),
-        "OpenApiDocument": open(&["openapi", "paths"]),
+        "Records": object(&["records", "examined"], json!({
+            "records": { "type": "array", "items": reference("Line") },
+            "next": text("Where the next page begins; absent after the last"),
+            "examined": whole(),
+        })),
+        "Line": line,
+        "Record": record,
+        "Answer": object(&["kind", "body_bytes"], json!({
+            "kind": { "enum": ["response", "not_retained", "failed", "damaged"] },
+            "status": { "type": "integer" }, "headers": fields(), "body_bytes": whole(),
+            "body": text("The body, if it is text"),
+            "body_base64": text("The body, if it is not"),
+            "trailers": fields(), "withheld": text("Why headers and body are not shown"),
+        })),
+        "ActionResult": object(&["result"], json!({
+            "result": outcome("applied"), "detail": text("What changed"),
+        })),
+        "ResolveManyResult": object(&["processed", "applied", "stale"], json!({
+            "processed": whole(), "applied": whole(),
+            "stale": { "type": "array", "items": reference("RecordName") },
+        })),
+        "RecordName": object(&["scope", "caller", "key"], json!({
+            "scope": text("The scope"), "caller": text("Empty for the anonymous caller"),
+            "key": text("The key"),
+        })),
+        "Swept": object(&["deleted", "more"], json!({ "deleted": whole(), "more": flag() })),
+        "OpenApiDocument": { "type": "object", "required": ["openapi", "paths"] },
+    })
+}
+
+/// The members that every record of a listing has.
+const LINE_MEMBERS: &[&str] =
+    &["scope", "caller", "key", "state", "fence", "attempt", "age_ms", "claimed_at", "lapsed"];
+
+/// Those that only some have.
+const LINE_OPTIONS: &[&str] =
+    &["ended_ago_ms", "ended_at", "about", "node", "reason", "reason_label"];
+
+fn fields() -> Value {
+    json!({ "type": "array", "items": { "type": "array", "items": { "type": "string" },
+        "minItems": 2, "maxItems": 2 } })
+}
+
+fn record_properties() -> Value {
+    let whole = || json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "scope": text("The scope"), "caller": text("Empty for the anonymous caller"),
+        "key": text("The key"),
+        "state": { "enum": ["in_flight", "completed", "released", "held"] },
+        "fence": { "type": "integer", "minimum": 1 }, "attempt": whole(), "age_ms": whole(),
+        "claimed_at": text("RFC 3339"), "ended_ago_ms": whole(), "ended_at": text("RFC 3339"),
+        "lapsed": { "type": "boolean" }, "about": text("What the operation is about"),
+        "node": text("The process that made the newest claim"),
+        "reason": text("Why the newest execution did not complete"),
+        "reason_label": text("The kind of reason"),
+        "fingerprint": text("Version and hash, in hexadecimal digits"),
+        "on_unknown": { "enum": ["hold", "rerun", "fail"] },
+        "hold_for_ms": whole(), "lease_left_ms": whole(), "expires_in_ms": whole(),
+        "captured": { "type": "object", "additionalProperties": { "type": "string" } },
+        "answer": reference("Answer"),
     })
 }
 
