@@ -9,7 +9,10 @@ use std::{
     future::{Future, poll_fn},
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -32,6 +35,7 @@ use semel::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
 use self::reply::ServiceReply;
 use crate::{
@@ -60,6 +64,12 @@ const SMALL_BODY_BYTES_MAX: u64 = 256 << 10;
 
 /// Maximum number of operations in a batch.
 const BATCH_MAX: usize = 500;
+
+/// Maximum number of operations of a batch that run at once: each may read a result.
+const BATCH_RUNNING_MAX: usize = 100;
+
+/// Maximum size of the results in the answer to a batch. The first may be larger.
+const BATCH_RESULTS_BYTES_MAX: usize = 16 << 20;
 
 type HandlerState = State<Arc<ApiState>>;
 type Peer = Extension<SocketAddr>;
@@ -116,13 +126,14 @@ pub(super) async fn batch(
         let detail = format!("A batch has at most {BATCH_MAX} operations.");
         return refuse_malformed(&detail).into_response();
     }
-    let caller = ApiCall { state: &state, rules: state.service.rules.get(), credential };
+    let caller = &ApiCall { state: &state, rules: state.service.rules.get(), credential };
+    let (running, results) = (&Semaphore::new(BATCH_RUNNING_MAX), &BatchResults::default());
     let replies = operations.into_iter().map(|operation| {
         let operation = operation.get().as_bytes();
-        let caller = &caller;
         Box::pin(async move {
+            let _permit = running.acquire().await;
             match json_object::from_slice::<NamedCall>(operation) {
-                Ok(named) => caller.run(named.op, operation, Some(named.op)).await.element(),
+                Ok(named) => caller.run(named.op, operation, Some(results)).await.element(),
                 Err(error) => refuse_malformed(&error.to_string()).element(),
             }
         })
@@ -204,26 +215,26 @@ impl ApiCall<'_> {
         &self,
         operation: Operation,
         body: &[u8],
-        batched: Option<Operation>,
+        batch: Option<&BatchResults>,
     ) -> ServiceReply {
         let done = match operation {
-            Operation::Claim => match read(body, batched) {
-                Ok(call) => self.claim(call, batched.is_some()).await,
+            Operation::Claim => match read(body, batch) {
+                Ok(call) => self.claim(call, batch).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Complete => match read(body, batched) {
+            Operation::Complete => match read(body, batch) {
                 Ok(call) => self.complete(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Renew => match read(body, batched) {
+            Operation::Renew => match read(body, batch) {
                 Ok(call) => self.renew(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Release => match read(body, batched) {
+            Operation::Release => match read(body, batch) {
                 Ok(call) => self.release(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Hold => match read(body, batched) {
+            Operation::Hold => match read(body, batch) {
                 Ok(call) => self.hold(call).await,
                 Err(reply) => Err(reply),
             },
@@ -231,11 +242,18 @@ impl ApiCall<'_> {
         done.unwrap_or_else(|refused| *refused)
     }
 
-    async fn claim(&self, call: ClaimCall<'_>, batched: bool) -> Result<ServiceReply, Refused> {
+    async fn claim(
+        &self,
+        call: ClaimCall<'_>,
+        batch: Option<&BatchResults>,
+    ) -> Result<ServiceReply, Refused> {
         if *self.state.draining.borrow() {
             return Err(refused(ApiError::draining()));
         }
-        let (request, owner) = self.begin_request(&call, batched)?;
+        if batch.is_some_and(BatchResults::is_full) {
+            return Err(batch_full());
+        }
+        let (request, owner) = self.begin_request(&call, batch.is_some())?;
         let (id, lease) = (request.id.clone(), request.policy.lease);
         let mut draining = self.state.draining.clone();
         let claimed = tokio::select! {
@@ -258,6 +276,11 @@ impl ApiCall<'_> {
                     "{{\"outcome\":\"execute\",\"claim\":\"{sealed}\",\"fence\":{fence},\
                      \"attempt\":{attempt},\"lease_ms\":{lease_ms}}}"
                 )))
+            }
+            RemoteClaim::Replayed(answer)
+                if batch.is_some_and(|batch| !batch.admits(answer.as_bytes().len())) =>
+            {
+                Err(batch_full())
             }
             RemoteClaim::Replayed(answer) => match wire::replayed(&answer) {
                 Some(members) => {
@@ -385,6 +408,23 @@ impl ApiCall<'_> {
     }
 }
 
+/// How many bytes of results are in the answer to a batch.
+#[derive(Default)]
+struct BatchResults(AtomicUsize);
+
+impl BatchResults {
+    /// Adds a result if it fits. The first one always does, so that every batch makes progress.
+    /// After one that does not fit, no other one does.
+    fn admits(&self, bytes: usize) -> bool {
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        before == 0 || before.saturating_add(bytes) <= BATCH_RESULTS_BYTES_MAX
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= BATCH_RESULTS_BYTES_MAX
+    }
+}
+
 /// Boxed, because it is much larger than a success.
 type Refused = Box<ServiceReply>;
 
@@ -394,6 +434,12 @@ fn refused(error: ApiError) -> Refused {
 
 fn problem(problem: Problem, detail: Option<&str>) -> Refused {
     Box::new(ServiceReply::problem(problem, detail))
+}
+
+fn batch_full() -> Refused {
+    let detail = "The results in this answer have 16 MiB. Send this claim again, with the same \
+                  attempt_id, alone or in another batch.";
+    problem(Problem::TooManyInFlight, Some(detail))
 }
 
 fn setting(error: SettingError) -> Refused {
@@ -416,11 +462,11 @@ fn reason(text: Option<&str>, default: &str) -> Reason {
 
 fn read<'a, T: CallBody + Deserialize<'a>>(
     body: &'a [u8],
-    batched: Option<Operation>,
+    batch: Option<&BatchResults>,
 ) -> Result<T, Refused> {
     let call: T = json_object::from_slice(body)
         .map_err(|error| refused(ApiError::malformed(&error.to_string())))?;
-    if call.op().is_some() && batched.is_none() {
+    if call.op().is_some() && batch.is_none() {
         return Err(refused(ApiError::malformed("`op` belongs in a batch")));
     }
     Ok(call)

@@ -391,6 +391,37 @@ async fn a_batch_answers_each_operation_in_order() {
 }
 
 #[tokio::test]
+async fn the_answer_to_a_batch_of_replays_has_a_limit() {
+    let api = api().await;
+    let granted = api.granted("k", 1).await;
+    let result = json!({ "body": "x".repeat(1_000_000) });
+    api.call("claims/complete", json!({ "claim": granted["claim"], "result": result })).await;
+    let mut left: Vec<u8> = (2..42).collect();
+    let mut batches = 0;
+    while !left.is_empty() {
+        let claims =
+            left.iter().map(|attempt| with(claim("k", *attempt), json!({ "op": "claim" })));
+        let answer = api.call("batch", claims.collect()).await;
+        assert!(answer.body.len() < 17 << 20, "{} bytes", answer.body.len());
+        let answers = answer.json();
+        let refused = left.iter().zip(answers.as_array().unwrap());
+        left = refused
+            .filter(|(_, answer)| answer["body"]["outcome"] != "replay")
+            .map(|(attempt, answer)| {
+                assert_eq!(answer["body"]["type"], "urn:semel:problem:too-many-in-flight");
+                assert_eq!(
+                    (&answer["status"], &answer["should_retry"]),
+                    (&json!(503), &json!(true))
+                );
+                *attempt
+            })
+            .collect();
+        batches += 1;
+    }
+    assert_eq!(batches, 3, "16 of 40 fit into an answer");
+}
+
+#[tokio::test]
 async fn without_its_store_the_api_asks_for_the_same_call_again() {
     let store = FlakyStore::new(MemoryStore::new());
     let api = TestApi::configured(store.clone(), SOURCE).await;
