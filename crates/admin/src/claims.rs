@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::listen::CONNECTIONS_MAX;
+
 pub use self::{claim_rules::ClaimRules, claim_seal::ClaimSeal};
 
 /// How many large bodies are read at once.
@@ -22,12 +24,16 @@ pub struct ServiceState {
     pub rules: Arc<ClaimRules>,
     /// Limits the number of large bodies that are read at once.
     pub(crate) large_bodies: Semaphore,
+    /// Limits the number of claims that may wait: other calls need connections too. Further claims
+    /// do not wait.
+    pub(crate) waits: Semaphore,
 }
 
 impl ServiceState {
     /// A service API with these secrets and rules.
     #[must_use]
     pub fn new(seal: ClaimSeal, rules: Arc<ClaimRules>) -> Self {
-        Self { seal, rules, large_bodies: Semaphore::new(LARGE_BODIES_MAX) }
+        let large_bodies = Semaphore::new(LARGE_BODIES_MAX);
+        Self { seal, rules, large_bodies, waits: Semaphore::new(CONNECTIONS_MAX / 2) }
     }
 }

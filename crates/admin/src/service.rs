@@ -9,7 +9,10 @@ use std::{
     future::{Future, poll_fn},
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -32,6 +35,7 @@ use semel::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
 use self::reply::ServiceReply;
 use crate::{
@@ -60,6 +64,12 @@ const SMALL_BODY_BYTES_MAX: u64 = 256 << 10;
 
 /// Maximum number of operations in a batch.
 const BATCH_MAX: usize = 500;
+
+/// Maximum number of operations of a batch that run at once: each may read a result.
+const BATCH_RUNNING_MAX: usize = 100;
+
+/// Maximum size of the results in the answer to a batch. The first may be larger.
+const BATCH_RESULTS_BYTES_MAX: usize = 16 << 20;
 
 type HandlerState = State<Arc<ApiState>>;
 type Peer = Extension<SocketAddr>;
@@ -96,7 +106,7 @@ async fn single(
         Err(error) => return ServiceReply::from(error).into_response(),
     };
     let caller = ApiCall { state: &state, rules: state.service.rules.get(), credential };
-    caller.run(operation, &body, None).await.into_response()
+    caller.run(operation, body, None).await.into_response()
 }
 
 pub(super) async fn batch(
@@ -116,13 +126,14 @@ pub(super) async fn batch(
         let detail = format!("A batch has at most {BATCH_MAX} operations.");
         return refuse_malformed(&detail).into_response();
     }
-    let caller = ApiCall { state: &state, rules: state.service.rules.get(), credential };
+    let caller = &ApiCall { state: &state, rules: state.service.rules.get(), credential };
+    let (running, results) = (&Semaphore::new(BATCH_RUNNING_MAX), &BatchResults::default());
     let replies = operations.into_iter().map(|operation| {
-        let operation = operation.get().as_bytes();
-        let caller = &caller;
+        let operation = body.slice_ref(operation.get().as_bytes());
         Box::pin(async move {
-            match json_object::from_slice::<NamedCall>(operation) {
-                Ok(named) => caller.run(named.op, operation, Some(named.op)).await.element(),
+            let _permit = running.acquire().await;
+            match json_object::from_slice::<NamedCall>(&operation) {
+                Ok(named) => caller.run(named.op, operation, Some(results)).await.element(),
                 Err(error) => refuse_malformed(&error.to_string()).element(),
             }
         })
@@ -203,27 +214,34 @@ impl ApiCall<'_> {
     async fn run(
         &self,
         operation: Operation,
-        body: &[u8],
-        batched: Option<Operation>,
+        body: Bytes,
+        batch: Option<&BatchResults>,
     ) -> ServiceReply {
         let done = match operation {
-            Operation::Claim => match read(body, batched) {
-                Ok(call) => self.claim(call, batched.is_some()).await,
-                Err(reply) => Err(reply),
-            },
-            Operation::Complete => match read(body, batched) {
+            Operation::Claim => {
+                let read = read(&body, batch);
+                let wait = self.state.service.waits.try_acquire().ok().filter(|_| batch.is_none());
+                let read = read.and_then(|call| self.begin_request(&call, wait.is_some()));
+                // A claim waits without its body.
+                drop(body);
+                match read {
+                    Ok((request, owner)) => self.claim(request, owner, batch).await,
+                    Err(reply) => Err(reply),
+                }
+            }
+            Operation::Complete => match read(&body, batch) {
                 Ok(call) => self.complete(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Renew => match read(body, batched) {
+            Operation::Renew => match read(&body, batch) {
                 Ok(call) => self.renew(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Release => match read(body, batched) {
+            Operation::Release => match read(&body, batch) {
                 Ok(call) => self.release(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Hold => match read(body, batched) {
+            Operation::Hold => match read(&body, batch) {
                 Ok(call) => self.hold(call).await,
                 Err(reply) => Err(reply),
             },
@@ -231,33 +249,37 @@ impl ApiCall<'_> {
         done.unwrap_or_else(|refused| *refused)
     }
 
-    async fn claim(&self, call: ClaimCall<'_>, batched: bool) -> Result<ServiceReply, Refused> {
+    async fn claim(
+        &self,
+        request: BeginRequest,
+        owner: OwnerToken,
+        batch: Option<&BatchResults>,
+    ) -> Result<ServiceReply, Refused> {
         if *self.state.draining.borrow() {
             return Err(refused(ApiError::draining()));
         }
-        let (request, owner) = self.begin_request(&call, batched)?;
+        if batch.is_some_and(BatchResults::is_full) {
+            return Err(batch_full());
+        }
         let (id, lease) = (request.id.clone(), request.policy.lease);
         let mut draining = self.state.draining.clone();
-        let claimed = tokio::select! {
-            biased;
-            claimed = self.state.semel.remote_claim(request, owner) => claimed,
-            // The client repeats the claim and gets the same one, from another server.
-            _ = draining.wait_for(|is_draining| *is_draining) => {
-                return Err(refused(ApiError::draining()));
-            }
+        let end_wait = async {
+            let _ = draining.wait_for(|is_draining| *is_draining).await;
         };
-        match claimed {
-            RemoteClaim::Execute(Grant { fence, attempt, .. }) => {
-                let held = HeldClaim { id, by: Claimant::new(fence, owner), lease };
-                let Some(sealed) = self.state.service.seal.seal(&held) else {
-                    let detail = "The system has no randomness for a claim.";
-                    return Err(refused(ApiError::store_unavailable(detail)));
-                };
-                let lease_ms = millis(lease);
-                Ok(ServiceReply::done(format!(
-                    "{{\"outcome\":\"execute\",\"claim\":\"{sealed}\",\"fence\":{fence},\
-                     \"attempt\":{attempt},\"lease_ms\":{lease_ms}}}"
-                )))
+        match self.state.semel.remote_claim(request, owner, end_wait).await {
+            RemoteClaim::Execute(grant) => {
+                let held = HeldClaim { id, by: Claimant::new(grant.fence, owner), lease };
+                self.granted(&held, grant, lease)
+            }
+            // With nothing left of its lease, a client does not begin: it gives the claim back.
+            RemoteClaim::Lapsed(grant) => {
+                let held = HeldClaim { id, by: Claimant::new(grant.fence, owner), lease };
+                self.granted(&held, grant, Duration::ZERO)
+            }
+            RemoteClaim::Replayed(answer)
+                if batch.is_some_and(|batch| !batch.admits(answer.as_bytes().len())) =>
+            {
+                Err(batch_full())
             }
             RemoteClaim::Replayed(answer) => match wire::replayed(&answer) {
                 Some(members) => {
@@ -275,14 +297,35 @@ impl ApiCall<'_> {
                               the same attempt_id.";
                 Err(problem(Problem::StoreUnavailable, Some(detail)))
             }
+            // The client repeats the claim, at another server.
+            RemoteClaim::Refused(Problem::InProgress) if *self.state.draining.borrow() => {
+                Err(refused(ApiError::draining()))
+            }
             RemoteClaim::Refused(refusal) => Err(problem(refusal, None)),
         }
+    }
+
+    fn granted(
+        &self,
+        held: &HeldClaim,
+        grant: Grant,
+        lease_left: Duration,
+    ) -> Result<ServiceReply, Refused> {
+        let Some(sealed) = self.state.service.seal.seal(held) else {
+            let detail = "The system has no randomness for a claim.";
+            return Err(refused(ApiError::store_unavailable(detail)));
+        };
+        let (Grant { fence, attempt, .. }, lease_ms) = (grant, millis(lease_left));
+        Ok(ServiceReply::done(format!(
+            "{{\"outcome\":\"execute\",\"claim\":\"{sealed}\",\"fence\":{fence},\
+             \"attempt\":{attempt},\"lease_ms\":{lease_ms}}}"
+        )))
     }
 
     fn begin_request(
         &self,
         call: &ClaimCall<'_>,
-        batched: bool,
+        can_wait: bool,
     ) -> Result<(BeginRequest, OwnerToken), Refused> {
         let malformed = |detail: String| refused(ApiError::malformed(&detail));
         let scope = Scope::new(&call.scope).map_err(|error| malformed(error.to_string()))?;
@@ -304,7 +347,7 @@ impl ApiCall<'_> {
             .ok_or_else(|| malformed("`attempt_id` is not 32 hexadecimal digits".to_owned()))?;
         let fingerprint = fingerprint(call).map_err(malformed)?;
         let mut policy = self.rules.policy(&scope, call).map_err(setting)?;
-        if batched {
+        if !can_wait {
             policy.wait = Duration::ZERO;
         }
         let id = RecordId::new(scope, caller, key);
@@ -385,6 +428,23 @@ impl ApiCall<'_> {
     }
 }
 
+/// How many bytes of results are in the answer to a batch.
+#[derive(Default)]
+struct BatchResults(AtomicUsize);
+
+impl BatchResults {
+    /// Adds a result if it fits. The first one always does, so that every batch makes progress.
+    /// After one that does not fit, no other one does.
+    fn admits(&self, bytes: usize) -> bool {
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        before == 0 || before.saturating_add(bytes) <= BATCH_RESULTS_BYTES_MAX
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= BATCH_RESULTS_BYTES_MAX
+    }
+}
+
 /// Boxed, because it is much larger than a success.
 type Refused = Box<ServiceReply>;
 
@@ -394,6 +454,12 @@ fn refused(error: ApiError) -> Refused {
 
 fn problem(problem: Problem, detail: Option<&str>) -> Refused {
     Box::new(ServiceReply::problem(problem, detail))
+}
+
+fn batch_full() -> Refused {
+    let detail = "The results in this answer have 16 MiB. Send this claim again, with the same \
+                  attempt_id, alone or in another batch.";
+    problem(Problem::TooManyInFlight, Some(detail))
 }
 
 fn setting(error: SettingError) -> Refused {
@@ -416,11 +482,11 @@ fn reason(text: Option<&str>, default: &str) -> Reason {
 
 fn read<'a, T: CallBody + Deserialize<'a>>(
     body: &'a [u8],
-    batched: Option<Operation>,
+    batch: Option<&BatchResults>,
 ) -> Result<T, Refused> {
     let call: T = json_object::from_slice(body)
         .map_err(|error| refused(ApiError::malformed(&error.to_string())))?;
-    if call.op().is_some() && batched.is_none() {
+    if call.op().is_some() && batch.is_none() {
         return Err(refused(ApiError::malformed("`op` belongs in a batch")));
     }
     Ok(call)
@@ -446,7 +512,7 @@ fn hex<const BYTES: usize>(digits: &str) -> Option<[u8; BYTES]> {
 }
 
 /// Polls all futures in this task until each is done; the results are in their order.
-async fn join_all<T>(mut running: Vec<Pin<Box<impl Future<Output = T>>>>) -> Vec<T> {
+pub(super) async fn join_all<T>(mut running: Vec<Pin<Box<impl Future<Output = T>>>>) -> Vec<T> {
     let mut done: Vec<Option<T>> = running.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut all_done = true;

@@ -5,12 +5,12 @@
 //! reply was lost. For that reason a claim with an unknown result is never given back here: a
 //! repeat of it, in this process or in another one, may have been granted and used meanwhile.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use semel_core::{
     Action, Answer, Claim, Claimant, Claimed, Fenced, Finish, Flow, Grant, Occupied, OwnerToken,
-    Plan, Problem, ProcessTime, RecordAction, RecordId, Release, Reply, StateView, StoreError,
-    StoreErrorKind,
+    Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Release, Reply, Snapshot,
+    StateView, StoreError, StoreErrorKind,
 };
 
 use super::{BeginRequest, EngineState, Semel, pending::RemoteWait};
@@ -33,6 +33,9 @@ pub enum RemoteClaim {
     Replayed(Answer),
     /// This very claim was granted before and was released: its owner token cannot be used again.
     Ended,
+    /// This very claim was granted before, and its lease has ended: the record is held. Its owner
+    /// must not begin. If it has not begun, it gives the claim back and claims anew.
+    Lapsed(Grant),
     /// It may not run now.
     Refused(Problem),
 }
@@ -57,9 +60,17 @@ impl Semel {
     /// granted under the same fence; so it is repeated after every lost reply and every error. The
     /// owner counts its lease from before it sent the claim (law 8).
     ///
+    /// While another owner runs it, this waits until `end_wait` resolves, and is refused as in
+    /// progress then. What the store is asked is awaited also after that: it may be a grant.
+    ///
     /// The deadline and the former identities of the request are not used, and `on_store_down` is
     /// always `reject`.
-    pub async fn remote_claim(&self, operation: BeginRequest, owner: OwnerToken) -> RemoteClaim {
+    pub async fn remote_claim(
+        &self,
+        operation: BeginRequest,
+        owner: OwnerToken,
+        end_wait: impl Future<Output = ()>,
+    ) -> RemoteClaim {
         self.start_maintenance();
         let (shared, now) = (&self.shared, self.shared.clock.now());
         let (id, fingerprint) = (&operation.id, operation.fingerprint);
@@ -80,7 +91,7 @@ impl Semel {
             plan,
             permit,
         };
-        driver.run(step).await
+        driver.run(step, end_wait).await
     }
 
     /// Extends the lease of an operation that runs in another process. For fronts.
@@ -201,26 +212,32 @@ struct RemoteClaimDriver {
     last_answer: LastAnswer,
 }
 
+fn is_held_by_lapse(seen: &Snapshot) -> bool {
+    seen.state == StateView::Held && seen.reason == Some(Reason::LeaseExpired)
+}
+
 /// What a claim call led to.
 enum ClaimStep {
     Next(Action),
     Ended,
+    Lapsed(Grant),
 }
 
 impl RemoteClaimDriver {
-    async fn run(mut self, mut step: Action) -> RemoteClaim {
+    async fn run(mut self, mut step: Action, end_wait: impl Future<Output = ()>) -> RemoteClaim {
         loop {
             step = match step {
                 Action::Claim => match self.claim().await {
                     ClaimStep::Next(step) => step,
                     ClaimStep::Ended => return RemoteClaim::Ended,
+                    ClaimStep::Lapsed(grant) => return RemoteClaim::Lapsed(grant),
                 },
                 Action::Execute(grant) => return self.granted(grant),
                 Action::Reply(reply) => {
                     self.shared.emit_reply(&self.claim.id, &reply, ReplaySource::Store);
                     return RemoteClaim::from(reply);
                 }
-                Action::Sleep if self.flow.is_waiting() => return self.wait().await,
+                Action::Sleep if self.flow.is_waiting() => return self.wait(end_wait).await,
                 Action::Sleep => {
                     self.shared.clock.sleep_until(self.flow.next_tick()).await;
                     self.flow.on_tick(self.shared.clock.now())
@@ -269,6 +286,7 @@ impl RemoteClaimDriver {
         let call = shared.store.claim(&self.claim);
         match shared.call_store(StoreOperation::Claim, &id, timeout, call).await {
             Ok(Claimed::Occupied(Occupied::Ended)) => ClaimStep::Ended,
+            Ok(Claimed::Occupied(Occupied::Held)) => self.check_held(&shared, &id).await,
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed
                     && let Some(epoch) = epoch
@@ -282,6 +300,39 @@ impl RemoteClaimDriver {
         }
     }
 
+    /// A record that is held because its lease has ended may be held under this very claim, whose
+    /// reply was lost. Another hold under its fence and token says so, and changes nothing (laws 5
+    /// and 6). The claim is not given back here: this may be a stale duplicate, whose owner runs.
+    async fn check_held(&mut self, shared: &EngineState, id: &RecordId) -> ClaimStep {
+        let timeout = self.flow.claim_timeout(shared.clock.now());
+        let found = async {
+            let call = shared.store.get(id);
+            let seen = shared.call_store(StoreOperation::Get, id, timeout, call).await?;
+            let Some(seen) = seen.filter(is_held_by_lapse) else {
+                return Ok::<_, StoreError>(None);
+            };
+            let by = Claimant::new(seen.fence, self.claim.owner);
+            let held = Finish::hold(Reason::LeaseExpired);
+            let call = shared.store.finish(id, by, &held);
+            let held = shared.call_store(StoreOperation::Record, id, timeout, call).await?;
+            let grant = Grant::new(seen.fence, seen.attempt);
+            Ok((held == Fenced::Applied).then_some(grant))
+        };
+        let found = found.await;
+        let now = shared.clock.now();
+        match found {
+            Ok(Some(grant)) => ClaimStep::Lapsed(grant),
+            Ok(None) => {
+                let held = Claimed::Occupied(Occupied::Held);
+                ClaimStep::Next(self.flow.on_claimed(held, now))
+            }
+            Err(error) => {
+                let error = StoreError::new(error.kind(), "the held record could not be read");
+                ClaimStep::Next(self.claim_failed(&error, now))
+            }
+        }
+    }
+
     /// The reply to a repeat while the store accepts no writes: a repeat needs none.
     async fn reply_from_store(&self, shared: &EngineState, id: &RecordId) -> Option<Reply> {
         if !shared.breaker.is_readable() {
@@ -290,6 +341,8 @@ impl RemoteClaimDriver {
         let call = shared.store.get(id);
         let timeout = self.flow.claim_timeout(shared.clock.now());
         let seen = shared.call_store(StoreOperation::Get, id, timeout, call).await.ok()??;
+        // It may be held under this very claim, which only a write finds out.
+        let seen = Some(seen).filter(|seen| !is_held_by_lapse(seen))?;
         self.plan.reply_of_former(&seen, false)
     }
 
@@ -334,13 +387,17 @@ impl RemoteClaimDriver {
     }
 
     /// Another owner runs it.
-    async fn wait(self) -> RemoteClaim {
+    async fn wait(self, end_wait: impl Future<Output = ()>) -> RemoteClaim {
         let Self { shared, claim, flow, permit, .. } = self;
         let Some(permit) = permit.wait() else {
             return RemoteClaim::from(shared.refuse(&claim.id, Problem::TooManyInFlight));
         };
         let since = shared.stopwatch();
         let wait = RemoteWait { shared, id: claim.id, flow, permit, since };
-        RemoteClaim::from(wait.watch().await.reply)
+        tokio::select! {
+            biased;
+            retained = wait.watch() => RemoteClaim::from(retained.reply),
+            () = end_wait => RemoteClaim::Refused(Problem::InProgress),
+        }
     }
 }

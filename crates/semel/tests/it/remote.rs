@@ -1,6 +1,9 @@
 //! Operations that run in another process, by calls that may be lost and repeated.
 
-use std::time::Duration;
+use std::{
+    future::{pending, ready},
+    time::Duration,
+};
 
 use semel::{
     Lease, OnUnknown, RemoteClaim, RemoteFinish,
@@ -31,7 +34,7 @@ fn counted() -> Finish {
 
 impl Harness {
     async fn claim(&self, key: &str, number: u8) -> RemoteClaim {
-        self.semel.remote_claim(self.operation(key, 1), owner(number)).await
+        self.semel.remote_claim(self.operation(key, 1), owner(number), pending()).await
     }
 
     async fn granted(&self, key: &str, number: u8) -> Grant {
@@ -61,7 +64,7 @@ async fn a_claim_is_completed_and_replayed_by_another_process() {
     for process in [&here, &there] {
         assert_eq!(process.claim("k", 2).await, RemoteClaim::Replayed(text("done")));
     }
-    let reused = here.semel.remote_claim(here.operation("k", 2), owner(3)).await;
+    let reused = here.semel.remote_claim(here.operation("k", 2), owner(3), pending()).await;
     assert_eq!(reused, RemoteClaim::Refused(Problem::KeyReused));
 }
 
@@ -111,6 +114,21 @@ async fn a_waiter_gets_the_result_and_never_becomes_an_owner() {
     });
     assert_eq!(waited, RemoteClaim::Refused(Problem::InProgress));
     assert_eq!(there.granted("other", 2).await.attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_can_be_ended_and_a_grant_cannot() {
+    let here = Harness::new();
+    let claim = |number| here.semel.remote_claim(here.operation("k", 1), owner(number), ready(()));
+    here.store.set(StoreCall::Claim, StoreCondition::ReplyDelayed);
+    let (granted, ()) = tokio::join!(claim(1), async {
+        sleep_for(Duration::from_millis(500)).await;
+        here.store.set(StoreCall::Claim, StoreCondition::Available);
+    });
+    assert!(matches!(granted, RemoteClaim::Execute(_)), "{granted:?}");
+    let began = tokio::time::Instant::now();
+    assert_eq!(claim(2).await, RemoteClaim::Refused(Problem::InProgress));
+    assert_eq!((began.elapsed(), here.semel.waiting()), (Duration::ZERO, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,6 +208,44 @@ async fn a_released_attempt_is_over_and_counts_only_if_it_says_so() {
     assert_eq!(here.claim("k", 2).await, RemoteClaim::Ended);
     let third = here.granted("k", 3).await;
     assert!(third.attempt == 2 && third.fence > second.fence && second.fence > first.fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeat_of_a_claim_whose_lease_has_ended_can_be_given_back() {
+    let here = Harness::new().without_wait();
+    let held = RemoteClaim::Refused(Problem::OutcomeUnknown);
+    let first = here.granted("k", 1).await;
+    sleep_for(here.policy.lease * 2).await;
+    // Alone, and after another claim has found the record lapsed.
+    assert_eq!(here.claim("k", 1).await, RemoteClaim::Lapsed(first));
+    assert_eq!(here.claim("k", 2).await, held);
+    assert_eq!(here.second_process().claim("k", 1).await, RemoteClaim::Lapsed(first));
+    assert_eq!(here.state("k").await, Some(StateView::Held));
+    // Nothing was begun: the key is free.
+    assert_eq!(here.finish("k", by(first, 1), &uncounted()).await, RemoteFinish::Applied);
+    assert_eq!(here.claim("k", 1).await, RemoteClaim::Ended);
+    let second = here.granted("k", 2).await;
+    assert_eq!(second.attempt, 1);
+
+    // What its owner has held is held.
+    let unknown = Finish::hold(Reason::text("the bank did not answer"));
+    assert_eq!(here.finish("k", by(second, 2), &unknown).await, RemoteFinish::Applied);
+    assert_eq!(here.claim("k", 2).await, held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_claim_is_repeated_until_the_store_says_whose_it_is() {
+    let here = Harness::new().without_wait();
+    let first = here.granted("k", 1).await;
+    sleep_for(here.policy.lease * 2).await;
+    for call in [StoreCall::Get, StoreCall::Finish] {
+        here.store.set(call, StoreCondition::ReplyLost);
+        let refused = RemoteClaim::Refused(Problem::StoreUnavailable);
+        assert_eq!(here.claim("k", 1).await, refused, "{call:?}");
+        here.store.set(call, StoreCondition::Available);
+        sleep_for(Duration::from_secs(1)).await;
+    }
+    assert_eq!(here.claim("k", 1).await, RemoteClaim::Lapsed(first));
 }
 
 #[tokio::test(start_paused = true)]
