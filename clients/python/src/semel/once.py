@@ -125,7 +125,12 @@ class Connection:
             base_url=url.rstrip("/") + "/v1/",
             headers=headers,
             timeout=90,
-            transport=RetryTransport(transport, policy=policy, key_header=None),
+            transport=RetryTransport(
+                # However many claims wait, what ends or renews one gets a connection.
+                transport or httpx.HTTPTransport(limits=httpx.Limits(max_connections=None)),
+                policy=policy,
+                key_header=None,
+            ),
         )
         self.renewer = Renewer(self.renew)
 
@@ -161,7 +166,12 @@ class Run(Generic[R]):
         return self.claim is None
 
     def __enter__(self) -> Run[R]:
-        claim = self._semel.claim(self._key, payload=self._payload, options=self._options)
+        return self.begin(self.ask())
+
+    def ask(self) -> Claim | Replayed:
+        return self._semel.claim(self._key, payload=self._payload, options=self._options)
+
+    def begin(self, claim: Claim | Replayed) -> Run[R]:
         if isinstance(claim, Replayed):
             self.result = claim.value()
         else:
