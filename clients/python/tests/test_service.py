@@ -9,7 +9,7 @@ import threading
 import time
 import unittest
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,15 +48,18 @@ def raising(error: Exception) -> Callable[[], Any]:
 
 
 class Watched(httpx.HTTPTransport):
-    """Counts the requests that are sent."""
+    """Counts the requests that are sent and the successes that arrive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent = threading.Semaphore(0)
+        self.sent, self.succeeded = threading.Semaphore(0), threading.Semaphore(0)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.sent.release()
-        return super().handle_request(request)
+        response = super().handle_request(request)
+        if response.status_code == 200:
+            self.succeeded.release()
+        return response
 
 
 @unittest.skipUnless(API, "SEMEL_TEST_API is not set")
@@ -233,25 +236,30 @@ class AsyncOnce(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((results, runs), ([7] * 10, 1))
 
     async def test_a_cancelled_claim_is_released(self) -> None:
-        transport, key = Watched(), new_key()
+        transport = Watched()
         client = semel.AsyncSemel(API or "", scope="tests", token=TOKEN, transport=transport)
         self.addAsyncCleanup(client.aclose)
-        owner = await self.semel.claim(key)
-        assert isinstance(owner, semel.Claim)
-        calls = [
-            asyncio.ensure_future(client.claim(key)),
-            asyncio.ensure_future(client.once(key, lambda: asyncio.sleep(0))),
+        callers: list[Callable[[str], Awaitable[Any]]] = [
+            client.claim,
+            lambda key: client.once(key, lambda: asyncio.sleep(0)),
         ]
-        for call in calls:
+        for caller in callers:
+            key = new_key()
+            owner = await self.semel.claim(key)
+            assert isinstance(owner, semel.Claim)
+            call = asyncio.ensure_future(caller(key))
             await asyncio.to_thread(transport.sent.acquire)
-        for call in calls:
             call.cancel()
-        await asyncio.wait(calls)
-        await asyncio.to_thread(owner.release, counted=False)
-        again = await self.semel.claim(key)
-        assert isinstance(again, semel.Claim)
-        self.assertEqual(again.attempt, 1)
-        await asyncio.to_thread(again.release)
+            await asyncio.wait([call])
+            await asyncio.to_thread(owner.release, counted=False)
+            # It is granted although its caller has left.
+            await asyncio.to_thread(transport.succeeded.acquire)
+            again = await self.semel.claim(key)
+            assert isinstance(again, semel.Claim)
+            self.assertEqual(again.attempt, 1)
+            await asyncio.to_thread(again.release)
+            await asyncio.to_thread(transport.sent.acquire)
+            await asyncio.to_thread(transport.succeeded.acquire)
 
 
 @unittest.skipUnless(API, "SEMEL_TEST_API is not set")
