@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,17 @@ def sends(answer: bytes) -> Callable[[socket.socket], None]:
     return lambda client: client.sendall(answer)
 
 
+def drips(client: socket.socket) -> None:
+    """A byte every 0.2 s, for longer than any timeout here."""
+    try:
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+        for _ in range(100):
+            client.sendall(b" ")
+            time.sleep(0.2)
+    except OSError:
+        pass
+
+
 class Sync(unittest.TestCase):
     def post(self, url: str, **options: Any) -> httpx.Response:
         with semel.Client(**options) as client:
@@ -68,6 +80,13 @@ class Sync(unittest.TestCase):
         for name in ("transport", "mounts"):
             with self.assertRaises(TypeError):
                 self.post("http://127.0.0.1:9/", **{name: None})
+
+    def test_an_answer_that_drips_is_an_attempt_that_timed_out(self) -> None:
+        server = self.serve(drips, sends(SUCCESS))
+        began = time.monotonic()
+        answer = self.post(server.url, timeout=1)
+        self.assertEqual((answer.status_code, len(server.requests)), (200, 2))
+        self.assertLess(time.monotonic() - began, 8)
 
 
 class Async(Sync):

@@ -30,11 +30,12 @@ from .transport import AsyncRetryTransport, RetryTransport
 from .wire import ABSENT, Options, Replayed
 
 
+_TIMEOUT = httpx.Timeout(30, connect=5)
 _CONNECTION = ("verify", "cert", "trust_env", "http1", "http2", "limits", "proxy")
 
 
 def Client(*, policy: RetryPolicy = SEMEL, **options: Any) -> httpx.Client:  # noqa: N802
-    """An :class:`httpx.Client` that retries, with its options.
+    """An :class:`httpx.Client` that retries, with its options. ``timeout`` is that of one attempt.
 
     Proxies of the environment are not used: give ``proxy``.
     """
@@ -55,6 +56,7 @@ def _connection_options(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("transport", "mounts", "proxies", "app"):
         if name in options:
             raise TypeError(f"{name} is not an option: give httpx.Client a semel.RetryTransport")
+    options.setdefault("timeout", _TIMEOUT)
     options.setdefault("trust_env", True)
     taken = {name: options.pop(name) for name in _CONNECTION if name in options}
     # It is an option of both.

@@ -38,6 +38,7 @@ from .wire import (
 )
 
 ATTEMPTS_MAX = 30
+CONNECT_TIMEOUT = 5
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,7 +125,8 @@ class Connection:
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1/",
             headers=headers,
-            timeout=90,
+            # A claim may wait a minute for another owner's result.
+            timeout=httpx.Timeout(90, connect=CONNECT_TIMEOUT),
             transport=RetryTransport(
                 # However many claims wait, what ends or renews one gets a connection.
                 transport or httpx.HTTPTransport(limits=httpx.Limits(max_connections=None)),
@@ -142,7 +144,7 @@ class Connection:
             self._http.post(
                 "claims/renew",
                 content=encode({"claim": claim}),
-                extensions={"semel_deadline": within, "timeout": httpx.Timeout(within).as_dict()},
+                extensions={"semel_deadline": within},
             )
         )
         return float(answer["lease_ms"]) / 1000
