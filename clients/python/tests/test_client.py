@@ -14,6 +14,7 @@ import httpx
 
 import semel
 
+RUNNING = b"HTTP/1.1 409 Scripted\r\nRetry-After: 0\r\nContent-Length: 2\r\n\r\n{}"
 FAILURE = b"HTTP/1.1 503 Scripted\r\nContent-Length: 2\r\n\r\n{}"
 SUCCESS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -44,6 +45,10 @@ class Server:
 
 def sends(answer: bytes) -> Callable[[socket.socket], None]:
     return lambda client: client.sendall(answer)
+
+
+def stalls(client: socket.socket) -> None:
+    client.recv(1)
 
 
 def drips(client: socket.socket) -> None:
@@ -87,6 +92,11 @@ class Sync(unittest.TestCase):
         answer = self.post(server.url, timeout=1)
         self.assertEqual((answer.status_code, len(server.requests)), (200, 2))
         self.assertLess(time.monotonic() - began, 8)
+
+    def test_the_deadline_leaves_the_answer_that_the_operation_runs(self) -> None:
+        server = self.serve(sends(RUNNING), stalls)
+        answer = self.post(server.url, policy=semel.SEMEL.with_deadline(2))
+        self.assertEqual((answer.status_code, len(server.requests)), (409, 2))
 
 
 class Async(Sync):

@@ -63,6 +63,8 @@ class _Call:
         self._timeout: dict[str, Any] = dict(request.extensions.get("timeout", {}))
         with shared.lock:
             self._state = RetryState.begin(shared.budget, self._began)
+        self._running: httpx.Response | None = None
+        self._gave_up: str | None = None
         #: Of one attempt, in seconds.
         self.timeout: float | None = None
         self._attempt_began = self._began
@@ -91,24 +93,37 @@ class _Call:
         if self.timeout is not None and elapsed >= self.timeout:
             raise httpx.ReadTimeout("the whole answer did not come in time")
 
-    def retry_after(self, outcome: AttemptOutcome) -> float | None:
+    def retry_after(self, result: httpx.Response | httpx.TransportError) -> float | None:
         """After an attempt: the delay before the next one, or ``None`` if it was the last."""
         shared, now = self._shared, self._shared.clock()
         with shared.lock:
             decision = self._policy.decide(
                 self._state,
                 shared.budget,
-                outcome,
+                _outcome(result),
                 now=now,
                 elapsed=now - self._began,
                 random=shared.random(),
             )
         if isinstance(decision, GiveUp):
+            self._gave_up = decision.reason
             self._request.extensions = {
                 **self._request.extensions,
                 "semel_gave_up": decision.reason,
             }
-        return decision.delay if isinstance(decision, Wait) else None
+        if not isinstance(decision, Wait):
+            return None
+        if isinstance(result, httpx.Response) and result.status_code in (409, 423):
+            self._running = result
+        return decision.delay
+
+    def final(self, result: httpx.Response | httpx.TransportError) -> httpx.Response:
+        """Where the deadline cut the last attempt, what an earlier one said about the operation."""
+        if isinstance(result, httpx.Response):
+            return result
+        if self._gave_up == "deadline" and self._running is not None:
+            return self._running
+        raise result
 
 
 def _outcome(result: httpx.Response | httpx.TransportError) -> AttemptOutcome:
@@ -166,11 +181,9 @@ class RetryTransport(httpx.BaseTransport):
                     result.close()
             except _RETRIED as error:
                 result = error
-            delay = call.retry_after(_outcome(result))
+            delay = call.retry_after(result)
             if delay is None:
-                if isinstance(result, httpx.Response):
-                    return result
-                raise result
+                return call.final(result)
             time.sleep(delay)
 
     def close(self) -> None:
@@ -202,11 +215,9 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
                 result = httpx.ReadTimeout("the whole answer did not come in time")
             except _RETRIED as error:
                 result = error
-            delay = call.retry_after(_outcome(result))
+            delay = call.retry_after(result)
             if delay is None:
-                if isinstance(result, httpx.Response):
-                    return result
-                raise result
+                return call.final(result)
             await asyncio.sleep(delay)
 
     async def _attempt(self, request: httpx.Request) -> httpx.Response:
