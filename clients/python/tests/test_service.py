@@ -9,8 +9,11 @@ import threading
 import time
 import unittest
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import httpx
 
 import semel
 
@@ -42,6 +45,21 @@ def raising(error: Exception) -> Callable[[], Any]:
         raise error
 
     return run
+
+
+class Watched(httpx.HTTPTransport):
+    """Counts the requests that are sent and the successes that arrive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent, self.succeeded = threading.Semaphore(0), threading.Semaphore(0)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.sent.release()
+        response = super().handle_request(request)
+        if response.status_code == 200:
+            self.succeeded.release()
+        return response
 
 
 @unittest.skipUnless(API, "SEMEL_TEST_API is not set")
@@ -202,3 +220,69 @@ class AsyncOnce(unittest.IsolatedAsyncioTestCase):
             await task
         with self.assertRaises(semel.OutcomeUnknown):
             await self.semel.once(key, endless)
+
+    async def test_waiting_claims_leave_threads_to_the_operation(self) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        runs, key = 0, new_key()
+
+        async def slow() -> int:
+            nonlocal runs
+            runs += 1
+            await asyncio.sleep(0.2)
+            return 7
+
+        calls = (self.semel.once(key, slow) for _ in range(10))
+        results = await asyncio.wait_for(asyncio.gather(*calls), 8)
+        self.assertEqual((results, runs), ([7] * 10, 1))
+
+    async def test_a_cancelled_claim_is_released(self) -> None:
+        transport = Watched()
+        client = semel.AsyncSemel(API or "", scope="tests", token=TOKEN, transport=transport)
+        self.addAsyncCleanup(client.aclose)
+        callers: list[Callable[[str], Awaitable[Any]]] = [
+            client.claim,
+            lambda key: client.once(key, lambda: asyncio.sleep(0)),
+        ]
+        for caller in callers:
+            key = new_key()
+            owner = await self.semel.claim(key)
+            assert isinstance(owner, semel.Claim)
+            call = asyncio.ensure_future(caller(key))
+            await asyncio.to_thread(transport.sent.acquire)
+            call.cancel()
+            await asyncio.wait([call])
+            await asyncio.to_thread(owner.release, counted=False)
+            # It is granted although its caller has left.
+            await asyncio.to_thread(transport.succeeded.acquire)
+            again = await self.semel.claim(key)
+            assert isinstance(again, semel.Claim)
+            self.assertEqual(again.attempt, 1)
+            await asyncio.to_thread(again.release)
+            await asyncio.to_thread(transport.sent.acquire)
+            await asyncio.to_thread(transport.succeeded.acquire)
+
+
+@unittest.skipUnless(API, "SEMEL_TEST_API is not set")
+class EndedLoop(unittest.TestCase):
+    def test_a_claim_is_released_although_its_event_loop_ended(self) -> None:
+        transport, key = Watched(), new_key()
+        client = semel.Semel(API or "", scope="tests", token=TOKEN)
+        self.addCleanup(client.close)
+        owner = client.claim(key)
+        assert isinstance(owner, semel.Claim)
+        releasing = threading.Thread(target=lambda: owner.release(counted=False))
+
+        async def leave() -> None:
+            left = semel.AsyncSemel(API or "", scope="tests", token=TOKEN, transport=transport)
+            call = asyncio.ensure_future(left.once(key, lambda: asyncio.sleep(0)))
+            await asyncio.to_thread(transport.sent.acquire)
+            call.cancel()
+            await asyncio.wait([call])
+            releasing.start()
+
+        asyncio.run(leave())
+        releasing.join()
+        again = client.claim(key)
+        assert isinstance(again, semel.Claim)
+        self.assertEqual(again.attempt, 1)
+        again.release()

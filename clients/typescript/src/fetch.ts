@@ -3,7 +3,8 @@
  *
  * It reads each answer whole, because an answer that breaks off is an attempt that failed. A POST or
  * PATCH without a key gets a random one. After the last attempt its answer is returned, or its error
- * thrown as the `cause` of a {@link CallError}, which has the key.
+ * thrown as the `cause` of a {@link CallError}, which has the key. Where the deadline cuts the last
+ * attempt, an earlier answer that asked to wait (409, 423) is returned.
  */
 
 import { randomKey } from "./keys.js";
@@ -20,6 +21,7 @@ import {
 
 const DEADLINE_HEADER = "x-request-timeout-ms";
 const KEYED_METHODS = ["POST", "PATCH"];
+const RUNNING_STATUSES = [409, 423];
 const NULL_BODY_STATUSES = [204, 205, 304];
 /** Where the connection was never made, no byte of the request was sent. */
 const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"];
@@ -70,6 +72,7 @@ export function retryingFetch(options: FetchOptions = {}): RetryingFetch {
     }
     const began = performance.now();
     const state = new RetryState(budget, began);
+    let running: Response | undefined;
     for (;;) {
       const rest = deadlineMs === undefined ? Infinity : deadlineMs - (performance.now() - began);
       const timeoutMs = Math.max(Math.min(options.attemptTimeoutMs ?? 30_000, rest), 1);
@@ -80,11 +83,14 @@ export function retryingFetch(options: FetchOptions = {}): RetryingFetch {
       const at = { nowMs, elapsedMs: nowMs - began, random: Math.random() };
       const decision = decide({ ...policy, deadlineMs }, state, budget, outcome, at);
       if (decision.decision === "wait") {
+        if (response !== undefined && RUNNING_STATUSES.includes(response.status)) running = response;
         await sleep(decision.delayMs, request.signal);
         continue;
       }
       if (response !== undefined) return response;
       const reason = decision.decision === "give_up" ? decision.reason : "attempts";
+      // What an earlier attempt said about the operation.
+      if (reason === "deadline" && running !== undefined) return running;
       throw new CallError(keyHeader === null ? null : headers.get(keyHeader), reason, error);
     }
   };

@@ -11,7 +11,9 @@ const AWS_RETRY_AFTER_SPAN_MS = 5000;
 const WINDOW_SECONDS = 10;
 const WINDOW_PERCENT = 10;
 const NUMBER = /^[0-9]{1,9}$/;
-const HTTP_DATE = /^[A-Z][a-z]+, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT$/;
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const HTTP_DATE =
+  /^[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT(?:,|$)/;
 
 /** Status and headers of a response, as far as the rules of retries look at them. */
 export interface ResponseSignals {
@@ -69,7 +71,10 @@ export interface RetryPolicy {
   budget: BudgetRule;
 }
 
-/** Reads a response head. `header` finds a value by its name in lower case. */
+/**
+ * Reads a response head. `header` finds a value by its name in lower case. Of a repeated header the
+ * first value counts, also where the values are joined by commas.
+ */
 export function readSignals(
   status: number,
   header: (name: string) => string | null | undefined,
@@ -276,19 +281,30 @@ function grpcMeaning(outcome: ResponseSignals): Meaning {
 }
 
 function boolean(text: string | undefined): boolean | undefined {
-  return text === "true" ? true : text === "false" ? false : undefined;
+  const first = firstOf(text);
+  return first === "true" ? true : first === "false" ? false : undefined;
+}
+
+function firstOf(text: string | undefined): string | undefined {
+  return text?.split(",", 1)[0]!.trim();
 }
 
 function number(text: string | undefined): number | undefined {
-  return text !== undefined && NUMBER.test(text) ? Number(text) : undefined;
+  const first = firstOf(text);
+  return first !== undefined && NUMBER.test(first) ? Number(first) : undefined;
 }
 
 function delay(text: string | undefined, unixSeconds: number): number | undefined {
   const seconds = number(text);
   if (seconds !== undefined) return seconds * 1000;
-  if (text === undefined || !HTTP_DATE.test(text)) return undefined;
-  const date = Date.parse(text);
-  return Number.isNaN(date) ? undefined : Math.max(date - unixSeconds * 1000, 0);
+  const date = HTTP_DATE.exec(text ?? "");
+  if (date === null) return undefined;
+  const month = MONTHS.indexOf(date[2]!);
+  const [day, year, hour, minute, second] = [1, 3, 4, 5, 6].map((at) => Number(date[at]));
+  const isDay = month >= 0 && day! >= 1 && day! <= 31 && year! >= 1970;
+  if (!isDay || hour! >= 24 || minute! >= 60 || second! > 60) return undefined;
+  const moment = Date.UTC(year!, month, day, hour, minute, second);
+  return Math.max(moment - unixSeconds * 1000, 0);
 }
 
 const FAST: Backoff = { baseMs: 50, throttledBaseMs: 1000, maxMs: 20_000, jitter: "full" };

@@ -7,8 +7,11 @@ so that a blocked event loop does not lose a claim.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
@@ -19,11 +22,51 @@ from .wire import ABSENT, Options, Replayed
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Claims wait for other owners, so what ends a claim has threads of its own.
+CLAIM_THREADS = 64
+END_THREADS = 16
+
+
+def _submit(executor: Executor, fn: Callable[..., R], *args: Any) -> Future[R]:
+    return executor.submit(contextvars.copy_context().run, fn, *args)
+
+
+def _release_unused(claim: Claim | Replayed | None) -> None:
+    if isinstance(claim, Claim):
+        claim.release(counted=False)
+
+
+class _PendingClaim:
+    """A claim that a thread asks for. It is released when its caller is cancelled meanwhile."""
+
+    def __init__(self, ask: Callable[[], Claim | Replayed]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._claim: Claim | Replayed | None = None
+        self._cancelled = False
+
+    def run(self) -> Claim | Replayed:
+        claim = self._ask()
+        with self._lock:
+            self._claim = claim
+            cancelled = self._cancelled
+        if cancelled:
+            _release_unused(claim)
+        return claim
+
+    def cancel(self, executor: Executor) -> None:
+        with self._lock:
+            self._cancelled = True
+            claim = self._claim
+        if claim is not None:
+            executor.submit(_release_unused, claim)
+
 
 class AsyncRun:
     """One operation in an ``async with`` block."""
 
-    def __init__(self, run: Run[Any]) -> None:
+    def __init__(self, semel: AsyncSemel, run: Run[Any]) -> None:
+        self._semel = semel
         self._run = run
 
     @property
@@ -45,21 +88,8 @@ class AsyncRun:
         return self._run.claim
 
     async def __aenter__(self) -> AsyncRun:
-        entering = asyncio.ensure_future(asyncio.to_thread(self._run.__enter__))
-        try:
-            await asyncio.shield(entering)
-        except asyncio.CancelledError:
-            # The block will not run: nothing of it happened.
-            entering.add_done_callback(self._release_unused)
-            raise
+        self._run.begin(await self._semel._ask(self._run.ask))
         return self
-
-    def _release_unused(self, entering: asyncio.Future[Any]) -> None:
-        claim = self._run.claim
-        if entering.exception() is None and claim is not None:
-            asyncio.get_running_loop().run_in_executor(
-                None, functools.partial(claim.release, counted=False)
-            )
 
     async def __aexit__(
         self,
@@ -67,9 +97,9 @@ class AsyncRun:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> Literal[False]:
-        ending = asyncio.to_thread(self._run.__exit__, kind, error, traceback)
+        ending = _submit(self._semel._ends, self._run.__exit__, kind, error, traceback)
         # A cancelled task still records what its block did.
-        await asyncio.shield(asyncio.ensure_future(ending))
+        await asyncio.shield(asyncio.wrap_future(ending))
         return False
 
 
@@ -78,6 +108,8 @@ class AsyncSemel:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._semel = Semel(*args, **kwargs)
+        self._claims = ThreadPoolExecutor(CLAIM_THREADS, "semel-claim")
+        self._ends = ThreadPoolExecutor(END_THREADS, "semel-end")
 
     async def claim(
         self,
@@ -88,9 +120,20 @@ class AsyncSemel:
         options: Options | None = None,
     ) -> Claim | Replayed:
         """Claims a key. The claim's own methods block: call them by :func:`asyncio.to_thread`."""
-        return await asyncio.to_thread(
-            self._semel.claim, key, payload=payload, fingerprint=fingerprint, options=options
+        return await self._ask(
+            functools.partial(
+                self._semel.claim, key, payload=payload, fingerprint=fingerprint, options=options
+            )
         )
+
+    async def _ask(self, ask: Callable[[], Claim | Replayed]) -> Claim | Replayed:
+        pending = _PendingClaim(ask)
+        try:
+            return await asyncio.wrap_future(_submit(self._claims, pending.run))
+        except BaseException:
+            # Nothing was begun.
+            pending.cancel(self._ends)
+            raise
 
     @overload
     def once(
@@ -110,7 +153,7 @@ class AsyncSemel:
         chosen = replace(self._semel.options, **options)
         if callable(key):
             return self._decorator(key, chosen, payload)
-        run = AsyncRun(Run(self._semel, key, chosen, payload))
+        run = AsyncRun(self, Run(self._semel, key, chosen, payload))
         return run if fn is None else _call(run, fn)
 
     def _decorator(self, key: Callable[..., str], options: Options, payload: Any) -> Any:
@@ -118,15 +161,20 @@ class AsyncSemel:
             @functools.wraps(fn)
             async def wrapped(*args: Any, **kwargs: Any) -> Any:
                 run = Run[Any](self._semel, key(*args, **kwargs), options, payload)
-                return await _call(AsyncRun(run), functools.partial(fn, *args, **kwargs))
+                return await _call(AsyncRun(self, run), functools.partial(fn, *args, **kwargs))
 
             return wrapped
 
         return decorate
 
     async def aclose(self) -> None:
-        """Closes its connections."""
-        await asyncio.to_thread(self._semel.close)
+        """Waits for its calls, and closes its connections."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._claims.shutdown()
+        self._ends.shutdown()
+        self._semel.close()
 
     async def __aenter__(self) -> AsyncSemel:
         return self

@@ -40,6 +40,7 @@ from .wire import (
 
 #: Attempts of one call; replaces ``attempts_max`` of the policy.
 ATTEMPTS_MAX = 30
+CONNECT_TIMEOUT = 5
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,8 +132,14 @@ class Connection:
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1/",
             headers=headers,
-            timeout=90,
-            transport=RetryTransport(transport, policy=policy, key_header=None),
+            # A claim may wait a minute for another owner's result.
+            timeout=httpx.Timeout(90, connect=CONNECT_TIMEOUT),
+            transport=RetryTransport(
+                # However many claims wait, what ends or renews one gets a connection.
+                transport or httpx.HTTPTransport(limits=httpx.Limits(max_connections=None)),
+                policy=policy,
+                key_header=None,
+            ),
         )
         self.renewer = Renewer(self.renew)
 
@@ -144,7 +151,7 @@ class Connection:
             self._http.post(
                 "claims/renew",
                 content=encode({"claim": claim}),
-                extensions={"semel_deadline": within, "timeout": httpx.Timeout(within).as_dict()},
+                extensions={"semel_deadline": within},
             )
         )
         return float(answer["lease_ms"]) / 1000
@@ -168,7 +175,12 @@ class Run(Generic[R]):
         return self.claim is None
 
     def __enter__(self) -> Run[R]:
-        claim = self._semel.claim(self._key, payload=self._payload, options=self._options)
+        return self.begin(self.ask())
+
+    def ask(self) -> Claim | Replayed:
+        return self._semel.claim(self._key, payload=self._payload, options=self._options)
+
+    def begin(self, claim: Claim | Replayed) -> Run[R]:
         if isinstance(claim, Replayed):
             self.result = claim.value()
         else:

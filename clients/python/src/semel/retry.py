@@ -7,8 +7,8 @@ against ``clients/vectors.json``, which the Rust code generates.
 from __future__ import annotations
 
 import calendar
-import email.utils
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +18,10 @@ AWS_RETRY_AFTER_SPAN = 5.0
 WINDOW_SECONDS = 10
 WINDOW_PERCENT = 10
 DIGITS_MAX = 9
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+HTTP_DATE = re.compile(
+    r"[A-Z][a-z][a-z], (\d\d) ([A-Z][a-z][a-z]) (\d{4}) (\d\d):(\d\d):(\d\d) GMT(?:,|\Z)", re.ASCII
+)
 
 Rule = Literal["semel", "aws", "stripe", "grpc"]
 GiveUpReason = Literal["attempts", "deadline", "budget", "refused"]
@@ -41,7 +45,8 @@ class ResponseSignals:
     def read(
         cls, status: int, header: Callable[[str], str | None], unix_seconds: int
     ) -> ResponseSignals:
-        """Reads a response head. ``header`` finds a value by its name in lower case."""
+        """Reads a response head. ``header`` finds a value by its name in lower case. Of a repeated
+        header the first value counts, also where the values are joined by commas."""
 
         def value(name: str) -> str | None:
             text = header(name)
@@ -344,10 +349,15 @@ def _grpc(signals: ResponseSignals) -> _Meaning:
 
 
 def _boolean(text: str | None) -> bool | None:
-    return {"true": True, "false": False}.get(text or "")
+    return {"true": True, "false": False}.get(_first(text) or "")
+
+
+def _first(text: str | None) -> str | None:
+    return None if text is None else text.partition(",")[0].strip()
 
 
 def _number(text: str | None) -> int | None:
+    text = _first(text)
     if text is None or not text.isascii() or not text.isdigit() or len(text) > DIGITS_MAX:
         return None
     return int(text)
@@ -355,15 +365,17 @@ def _number(text: str | None) -> int | None:
 
 def _delay(text: str | None, unix_seconds: int) -> float | None:
     """A ``Retry-After``: seconds or an HTTP date."""
-    if text is None:
-        return None
     seconds = _number(text)
     if seconds is not None:
         return float(seconds)
-    date = email.utils.parsedate(text) if text.endswith(" GMT") else None
-    if date is None:
+    date = HTTP_DATE.match(text or "")
+    if date is None or date[2] not in MONTHS:
         return None
-    return float(max(calendar.timegm((*date[:6], 0, 0, 0)) - unix_seconds, 0))
+    day, year, hour, minute, second = (int(date[at]) for at in (1, 3, 4, 5, 6))
+    if not (1 <= day <= 31 and year >= 1970 and hour < 24 and minute < 60 and second <= 60):
+        return None
+    moment = calendar.timegm((year, MONTHS.index(date[2]) + 1, day, hour, minute, second))
+    return float(max(moment - unix_seconds, 0))
 
 
 _FAST = Backoff(base=0.05, throttled_base=1.0, max=20.0)

@@ -18,6 +18,24 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/vectors.j
 /// When every script runs, for a `Retry-After` that is a date.
 const UNIX_SECONDS: u64 = 784_111_770;
 
+/// The form of RFC 9110 with two spellings of the end of a minute, then what is near to it.
+const DATES: [&str; 14] = [
+    "Sun, 06 Nov 1994 08:49:37 GMT",
+    "Sun, 06 Nov 1994 08:49:60 GMT",
+    "Sunday, 06-Nov-94 08:49:37 GMT",
+    "Sunday, 06 Nov 1994 08:49:37 GMT",
+    "Sun Nov  6 08:49:37 1994",
+    "Sun, 6 Nov 1994 8:49:37 GMT",
+    "Sun, 06 Nov 1994 08:49:37 UTC",
+    "Sun, 06 Nov 1994 08:49:37 GMT now",
+    "06 Nov 1994 08:49:37 GMT",
+    "Sun, 06 nov 1994 08:49:37 GMT",
+    "Sun, 00 Nov 1994 08:49:37 GMT",
+    "Sun, 32 Nov 1994 08:49:37 GMT",
+    "Sun, 06 Nov 1969 08:49:37 GMT",
+    "Sun, 06 Nov 1994 25:49:37 GMT",
+];
+
 const NAMESPACE: Uuid = Uuid::from_u128(0x8f8d1a52_2a3f_4a0e_9c43_6b4f3c9f6d10);
 
 /// The calls of one client, and what it must decide after each attempt.
@@ -156,8 +174,19 @@ fn semel_scripts() -> Vec<Script> {
         ("a should-retry that cannot be read is ignored", with(500, &[("x-should-retry", "yes")])),
         ("a Retry-After after the deadline gives up", with(503, &[("retry-after", "120")])),
         ("429 with Retry-After", with(429, &[("retry-after", "2")])),
+        ("the first of two should-retry counts", with(500, &[("x-should-retry", "false, true")])),
+        ("the first of two Retry-After counts", with(409, &[("retry-after", "3, 9")])),
+        (
+            "the first of two dates counts",
+            with(503, &[("retry-after", &format!("{}, 1", date.1))]),
+        ),
     ];
     scripts.extend(answers.map(|(name, answer)| one(name, 0.5, &[answer, status(200)])));
+    // 409 waits by a Retry-After that can be read, and is final otherwise.
+    scripts.extend(DATES.map(|text| {
+        let answers = [with(409, &[("retry-after", text)]), status(200)];
+        one(&format!("409 with Retry-After {text:?}"), 0.5, &answers)
+    }));
     scripts.push(one("five attempts", 0.75, &vec![broken(); 9]));
     scripts.push(one("no jitter at random 0", 0.0, &vec![broken(); 9]));
     scripts.push(one("throttled backoff doubles", 0.5, &vec![status(429); 9]));

@@ -32,7 +32,8 @@ impl ResponseSignals {
     }
 
     /// Reads a response head. `header` finds the value of a header by its name in lower case;
-    /// `unix_seconds` is the current time, for a `Retry-After` that is a date.
+    /// `unix_seconds` is the current time, for a `Retry-After` that is a date. Of a repeated
+    /// header the first value counts, also where the values are joined by commas.
     ///
     /// ```
     /// use semel_core::retry::ResponseSignals;
@@ -63,14 +64,23 @@ impl ResponseSignals {
 }
 
 fn boolean(text: &str) -> Option<bool> {
-    match text {
+    match first(text) {
         "true" => Some(true),
         "false" => Some(false),
         _ => None,
     }
 }
 
+/// The first member of a list.
+fn first(text: &str) -> &str {
+    text.split_once(',').map_or(text, |(first, _)| first).trim()
+}
+
 fn number(text: &str) -> Option<u64> {
+    digits(first(text))
+}
+
+fn digits(text: &str) -> Option<u64> {
     let is_number = !text.is_empty()
         && text.len() <= DIGITS_MAX
         && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -84,22 +94,31 @@ fn delay(text: &str, unix_seconds: u64) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// The seconds since 1970 of an IMF-fixdate such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// The seconds since 1970 of an IMF-fixdate such as `Sun, 06 Nov 1994 08:49:37 GMT`, alone or the
+/// first of a list.
 fn http_date(text: &str) -> Option<u64> {
+    /// `A` and `a` stand for a letter, `0` for a digit.
+    const FORM: &str = "Aaa, 00 Aaa 0000 00:00:00 GMT";
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-    let (_, rest) = text.split_once(", ")?;
-    let mut fields = rest.split(' ');
-    let day = number(fields.next()?)?;
-    let month = fields.next()?;
-    let month = u64::try_from(MONTHS.iter().position(|name| *name == month)?).ok()?;
-    let year = number(fields.next()?)?;
-    let mut time = fields.next()?.split(':').map(number);
-    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    let is_date = fields.next() == Some("GMT")
-        && (1..=31).contains(&day)
-        && (1970..=9999).contains(&year)
+    let (date, rest) = text.split_at_checked(FORM.len())?;
+    let has_form = date.bytes().zip(FORM.bytes()).all(|(byte, form)| match form {
+        b'A' => byte.is_ascii_uppercase(),
+        b'a' => byte.is_ascii_lowercase(),
+        b'0' => byte.is_ascii_digit(),
+        _ => byte == form,
+    });
+    if !has_form || !(rest.is_empty() || rest.starts_with(',')) {
+        return None;
+    }
+    let field = |at: std::ops::Range<usize>| date.get(at).and_then(digits);
+    let (day, year) = (field(5..7)?, field(12..16)?);
+    let (hour, minute, second) = (field(17..19)?, field(20..22)?, field(23..25)?);
+    let name = date.get(8..11)?;
+    let month = u64::try_from(MONTHS.iter().position(|month| *month == name)?).ok()?;
+    let is_date = (1..=31).contains(&day)
+        && year >= 1970
         && (hour < 24 && minute < 60 && second <= 60);
     if !is_date {
         return None;
