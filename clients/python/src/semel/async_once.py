@@ -28,7 +28,7 @@ class AsyncRun:
 
     @property
     def result(self) -> Any:
-        """What the block records, or what was recorded before."""
+        """The value to record, or the recorded value if ``replayed``."""
         return self._run.result
 
     @result.setter
@@ -49,7 +49,7 @@ class AsyncRun:
         try:
             await asyncio.shield(entering)
         except asyncio.CancelledError:
-            # The block will not run: nothing of it happened.
+            # The block does not run, so the claim is released without counting an attempt.
             entering.add_done_callback(self._release_unused)
             raise
         return self
@@ -87,7 +87,10 @@ class AsyncSemel:
         fingerprint: str | None = None,
         options: Options | None = None,
     ) -> Claim | Replayed:
-        """Claims a key. The claim's own methods block: call them by :func:`asyncio.to_thread`."""
+        """Claims a key.
+
+        The methods of the returned claim block; call them with :func:`asyncio.to_thread`.
+        """
         return await asyncio.to_thread(
             self._semel.claim, key, payload=payload, fingerprint=fingerprint, options=options
         )
@@ -125,7 +128,7 @@ class AsyncSemel:
         return decorate
 
     async def aclose(self) -> None:
-        """Closes its connections."""
+        """Closes the connections of this client."""
         await asyncio.to_thread(self._semel.close)
 
     async def __aenter__(self) -> AsyncSemel:

@@ -29,11 +29,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// The most keys that are read from a set. Issuers have two or three.
+/// Maximum number of keys in a set; a larger set is refused. Issuers have two or three.
 const KEYS_MAX: usize = 64;
 
-/// The fewest bytes of a secret for HS256: RFC 7518 asks for as many as the hash has.
-const HMAC_BYTES_MIN: usize = 32;
+/// Minimum length of a secret for HS256. RFC 7518 requires at least the length of the hash.
+const HMAC_SECRET_BYTES_MIN: usize = 32;
 
 /// Interval between checks of a file for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ struct JwksState {
     refreshed_at: Mutex<Option<Instant>>,
     failures: AtomicU64,
     /// Whether a missing key is a reason to fetch the set again.
-    refreshable: bool,
+    fetch_on_unknown_key: bool,
     refresh_wanted: Notify,
     /// The number of attempts that have ended.
     attempts: watch::Sender<u64>,
@@ -102,7 +102,7 @@ pub(super) enum VerificationKeyLookup<T> {
     Found(T),
     /// The key exists and is for another algorithm, or no key can have this algorithm.
     WrongAlgorithm,
-    /// The set does not have the key, and the set is up to date.
+    /// The set is up to date, and no key or more than one key fits.
     Unknown,
     /// There is no up-to-date set.
     Unavailable,
@@ -116,7 +116,7 @@ impl Jwks {
     /// If it is no key set, or has no key for RS256, PS256, ES256 or EdDSA.
     pub fn from_json(text: &str) -> Result<Self, JwksError> {
         let state = JwksState::new("text", false);
-        state.replace(KeySet::parse(text.as_bytes())?.with_keys()?);
+        state.replace(KeySet::parse(text.as_bytes())?.require_keys()?);
         Ok(Self { state: Arc::new(state), _task: None })
     }
 
@@ -126,9 +126,9 @@ impl Jwks {
     ///
     /// If it has fewer than 32 bytes.
     pub fn secret(secret: &[u8]) -> Result<Self, JwksError> {
-        if secret.len() < HMAC_BYTES_MIN {
+        if secret.len() < HMAC_SECRET_BYTES_MIN {
             return Err(JwksError(format!(
-                "a secret for HS256 needs at least {HMAC_BYTES_MIN} bytes; this one has {}",
+                "a secret for HS256 needs at least {HMAC_SECRET_BYTES_MIN} bytes; this one has {}",
                 secret.len()
             )));
         }
@@ -173,7 +173,7 @@ impl Jwks {
         self.state.refreshed_at().map(|at| at.elapsed())
     }
 
-    /// How often a refresh has failed.
+    /// Number of failed refreshes.
     #[must_use]
     pub fn refresh_failures(&self) -> u64 {
         self.state.failures.load(Ordering::Relaxed)
@@ -217,21 +217,21 @@ impl Jwks {
         self.state.replace(KeySet::parse(text.as_bytes()).unwrap());
     }
 
-    /// Waits for the next attempt to fetch the set, for a short time.
-    pub(super) async fn refreshed(&self) {
+    /// Waits for the end of the next attempt to fetch the set, at most [`REFRESH_WAIT`].
+    pub(super) async fn wait_for_refresh(&self) {
         let mut attempts = self.state.attempts.subscribe();
         let _ = timeout(REFRESH_WAIT, attempts.changed()).await;
     }
 }
 
 impl JwksState {
-    fn new(source: &str, refreshable: bool) -> Self {
+    fn new(source: &str, fetch_on_unknown_key: bool) -> Self {
         Self {
             source: source.into(),
             keys: ArcSwapOption::empty(),
             refreshed_at: Mutex::default(),
             failures: AtomicU64::new(0),
-            refreshable,
+            fetch_on_unknown_key,
             refresh_wanted: Notify::new(),
             attempts: watch::Sender::new(0),
         }
@@ -243,7 +243,7 @@ impl JwksState {
 
     /// Whether a key that is missing from the set is unknown to the issuer as well.
     fn is_current(&self) -> bool {
-        !self.refreshable
+        !self.fetch_on_unknown_key
             || self.refreshed_at().is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN)
     }
 
@@ -260,8 +260,9 @@ impl JwksState {
         *refreshed_at = Some(Instant::now());
     }
 
-    /// Takes the result of an attempt. After a failure the old keys stay.
-    fn apply(&self, result: Result<KeySet, JwksError>) -> bool {
+    /// Applies the result of a refresh and returns whether it succeeded. After a failure the old
+    /// keys stay.
+    fn apply_refresh(&self, result: Result<KeySet, JwksError>) -> bool {
         let done = match result {
             Ok(set) => {
                 self.replace(set);
@@ -293,7 +294,7 @@ impl KeySet {
         Ok(Self { keys: keys.iter().filter_map(VerificationKey::read).collect() })
     }
 
-    fn with_keys(self) -> Result<Self, JwksError> {
+    fn require_keys(self) -> Result<Self, JwksError> {
         if self.keys.is_empty() {
             return Err(JwksError(
                 "the key set has no key for RS256, PS256, ES256 or EdDSA".to_owned(),
@@ -303,7 +304,7 @@ impl KeySet {
     }
 
     /// The key id selects the key. Without one, the only key for the algorithm is meant. A shared
-    /// secret is the only key there is, whatever the token calls it.
+    /// secret is used whatever key id the token has.
     fn find(
         &self,
         kid: Option<&str>,
@@ -380,7 +381,7 @@ fn algorithms(jwk: &Jwk) -> Option<&'static [Algorithm]> {
     only.iter().all(|algorithm| family.contains(algorithm)).then_some(only)
 }
 
-/// The longest key set, in bytes.
+/// Maximum size of a key set, in bytes.
 const JWKS_BYTES_MAX: usize = 256 << 10;
 
 fn read_file(path: &Path) -> Result<KeySet, JwksError> {
@@ -390,15 +391,15 @@ fn read_file(path: &Path) -> Result<KeySet, JwksError> {
         return Err(wrong(&format!("the key set has more than {JWKS_BYTES_MAX} bytes")));
     }
     let text = fs::read(path).map_err(|error| wrong(&error))?;
-    KeySet::parse(&text).and_then(KeySet::with_keys).map_err(|error| wrong(&error))
+    KeySet::parse(&text).and_then(KeySet::require_keys).map_err(|error| wrong(&error))
 }
 
 fn modified_at(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|data| data.modified()).ok()
 }
 
-/// Reads a file again whenever it changes. A file that cannot be read is not tried again until it
-/// changes, and the age of the old keys grows meanwhile.
+/// Reads a file again whenever it changes. After a failed read the old keys stay, with their age,
+/// and the file is read again only when it changes.
 async fn watch_file(state: Arc<JwksState>, path: PathBuf, mut modified: Option<SystemTime>) {
     let mut is_current = true;
     loop {
@@ -411,7 +412,7 @@ async fn watch_file(state: Arc<JwksState>, path: PathBuf, mut modified: Option<S
             continue;
         }
         modified = now;
-        is_current = state.apply(read_file(&path));
+        is_current = state.apply_refresh(read_file(&path));
     }
 }
 
