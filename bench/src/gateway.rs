@@ -8,6 +8,8 @@ mod nginx;
 mod semel;
 pub(crate) mod upstream;
 
+pub(crate) use semel::start_service_api;
+
 use std::{collections::BTreeSet, process::Command, time::Duration};
 
 use anyhow::Context as _;
@@ -169,6 +171,15 @@ fn measure(
         Proxy::Semel => semel::start(Command::new(&settings.program), &upstream, folder.path())?,
     };
     drive(&site, load)
+}
+
+/// Requests with unique keys per second, with this many connections: each claims, executes and
+/// completes in SQLite.
+pub(crate) fn guarded_rate(settings: &Settings, connections: usize) -> anyhow::Result<f64> {
+    let (warm_up, length) = settings.cell();
+    let (warm_up, length) = (warm_up * 2, Length::Time(length));
+    let load = HttpLoad { connections, keys: KeyPattern::New, warm_up, length };
+    Ok(measure(settings, Proxy::Semel, Duration::ZERO, load)?.per_second)
 }
 
 /// How much of the machine the load took, and how much others did: it says how far to trust the

@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to a person")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
+mod api;
 mod attacks;
 mod awake;
 mod baseline;
@@ -62,6 +63,8 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   gateway.slow         what the gateway adds to an upstream that takes 20 ms
   gateway.jwt          verified JSON Web Tokens, beside opaque bearer tokens
   gateway.memory       memory of the gateway after a million keys
+  api                  claim and complete over the service API, alone and in batches of a hundred,
+                       beside the gateway
   instructions         all that follows: instructions that the gateway executes for a request,
                        counted by valgrind; a busy machine does not change them
   instructions.pass    requests without a key, which pass unguarded
@@ -138,6 +141,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;
+    api::run(settings, &mut report)?;
     gateway::instructions::run(settings, &mut report)?;
     attacks::run(settings, &mut report)?;
     report.note(cores.tell());

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 27] = [
+const PARTS: [&str; 28] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -32,6 +32,7 @@ const PARTS: [&str; 27] = [
     "gateway.slow",
     "gateway.memory",
     "gateway.jwt",
+    "api",
     "instructions.pass",
     "instructions.claim",
     "instructions.replay",

@@ -8,8 +8,17 @@ use anyhow::bail;
 use crate::{debian, run};
 
 /// The families of benchmarks.
-const FAMILIES: [&str; 8] =
-    ["core", "sqlite", "postgres", "transaction", "layer", "gateway", "instructions", "attacks"];
+const FAMILIES: [&str; 9] = [
+    "core",
+    "sqlite",
+    "postgres",
+    "transaction",
+    "layer",
+    "gateway",
+    "api",
+    "instructions",
+    "attacks",
+];
 
 /// Words that make the benchmark program do something else.
 const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
@@ -28,7 +37,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     if wants("instructions", names) {
         install("valgrind", &["valgrind"], "--version")?;
     }
-    if ["gateway", "instructions", "attacks"].iter().any(|family| wants(family, names)) {
+    if ["gateway", "api", "instructions", "attacks"].iter().any(|family| wants(family, names)) {
         let build = ["build", "--release", "--locked", "-p", "semel-cli"];
         run::step("gateway", &mut run::cargo(root, &build))?;
     }

@@ -16,8 +16,9 @@ use crate::{
     http::{exchange::CALLER, load::Site, program::Program},
 };
 
-/// What it says once it can be reached.
+/// What the gateway and the API say once they can be reached.
 const LISTENING: &str = "listening on http://";
+const SERVING_API: &str = "api on http://";
 
 /// Words of the lines that it should not have to write.
 const ALARMS: [&str; 3] = ["WARN", "ERROR", "panicked"];
@@ -39,9 +40,37 @@ pub(crate) fn start_with(
     folder: &Path,
     caller: &str,
 ) -> anyhow::Result<(Program, Site)> {
-    let config = folder.join("semel.toml");
     let store = folder.join("semel.db");
-    fs::write(&config, configuration(upstream.port, &store.display().to_string(), caller))?;
+    let text = configuration(upstream.port, &store.display().to_string(), caller);
+    let (semel, port) = launch(&mut command, folder, &text, LISTENING)?;
+    let site = Site { port, processes: vec![semel.id()], behind: vec![upstream.process()] };
+    Ok((semel, site))
+}
+
+/// Starts a server of the service API alone, with a new store in `folder`, and returns its port.
+/// The variable `BENCH_TOKEN` of the command has the token.
+pub(crate) fn start_service_api(
+    command: &mut Command,
+    folder: &Path,
+) -> anyhow::Result<(Program, u16)> {
+    let store = folder.join("semel.db");
+    let text = format!(
+        "store = \"sqlite:{}\"\n[api]\nlisten = \"127.0.0.1:0\"\n\
+         [[api.token]]\nname = \"bench\"\nrole = \"app\"\nsecret_env = \"BENCH_TOKEN\"\n",
+        store.display()
+    );
+    launch(command, folder, &text, SERVING_API)
+}
+
+/// Starts the program with this configuration, and returns the port that it announces.
+fn launch(
+    command: &mut Command,
+    folder: &Path,
+    text: &str,
+    announcement: &str,
+) -> anyhow::Result<(Program, u16)> {
+    let config = folder.join("semel.toml");
+    fs::write(&config, text)?;
     command.arg("serve").arg("--config").arg(&config).args(["--log-level", "warn"]);
     let mut semel = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
     let output = semel.child().stderr.take().context("the gateway has no output")?;
@@ -49,7 +78,7 @@ pub(crate) fn start_with(
     let mut address = None;
     while address.is_none() {
         let line = lines.next().context("the gateway did not start")??;
-        let rest = line.split_once(LISTENING).map(|(_, rest)| rest);
+        let rest = line.split_once(announcement).map(|(_, rest)| rest);
         address = rest.and_then(|rest| rest.split_whitespace().next()).map(str::to_owned);
         if address.is_none() {
             eprintln!("{line}");
@@ -62,12 +91,7 @@ pub(crate) fn start_with(
         let alarming = |line: &String| ALARMS.iter().any(|word| line.contains(word));
         lines.filter(alarming).for_each(|line| eprintln!("{line}"));
     });
-    let site = Site {
-        port: address.port(),
-        processes: vec![semel.id()],
-        behind: vec![upstream.process()],
-    };
-    Ok((semel, site))
+    Ok((semel, address.port()))
 }
 
 /// Its defaults: every POST with a key is guarded, and its record is durable before its answer.

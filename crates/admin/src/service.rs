@@ -242,7 +242,7 @@ impl ApiCall<'_> {
             biased;
             claimed = self.state.semel.remote_claim(request, owner) => claimed,
             // The client repeats the claim and gets the same one, from another server.
-            _ = draining.wait_for(|draining| *draining) => {
+            _ = draining.wait_for(|is_draining| *is_draining) => {
                 return Err(refused(ApiError::draining()));
             }
         };

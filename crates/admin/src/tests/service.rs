@@ -148,7 +148,15 @@ async fn a_claim_that_ended_is_lost_to_every_call() {
             answer.assert_api_problem(409, "claim-lost");
         }
         api.call("claims", claim(&key, 1)).await.assert_api_problem(409, "claim-lost");
-        assert_eq!(api.granted(&key, 2).await["attempt"], attempt);
+        let next = api.granted(&key, 2).await;
+        assert_eq!(next["attempt"], attempt);
+        // Now it has another owner, whom the former one cannot disturb.
+        for path in ["claims/complete", "claims/renew", "claims/hold", "claims/release"] {
+            let answer = api.call(path, json!({ "claim": claim_text })).await;
+            answer.assert_api_problem(409, "claim-lost");
+        }
+        let done = api.call("claims/complete", json!({ "claim": next["claim"] })).await;
+        assert_eq!(done.json()["outcome"], "completed");
     }
     let claim_text = api.granted("held", 1).await["claim"].clone();
     let hold = json!({ "claim": claim_text, "reason": "the bank did not answer" });
@@ -181,6 +189,21 @@ async fn a_claim_is_of_use_only_unaltered_and_to_its_own_client() {
         let of_another = json!({ "claim": text }).to_string();
         let answer = api.call_as("INVOICING", &path, of_another).await;
         answer.assert_api_problem(403, "caller-unidentified");
+    }
+    // No character can be changed, left out or added.
+    for at in 0..=text.len() {
+        let (head, tail) = text.split_at(at);
+        let rest = tail.get(1..).unwrap_or_default();
+        let other = if tail.starts_with('A') { 'B' } else { 'A' };
+        for bad in
+            [format!("{head}{other}{rest}"), format!("{head}{rest}"), format!("{head}A{tail}")]
+        {
+            if bad == text {
+                continue;
+            }
+            let answer = api.call("claims/release", json!({ "claim": bad })).await;
+            answer.assert_api_problem(400, "claim-malformed");
+        }
     }
     let renewed = api.call("claims/renew", json!({ "claim": text })).await;
     assert_eq!(renewed.status, 200, "nothing has ended it");

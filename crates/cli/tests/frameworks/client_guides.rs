@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write as _,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -140,4 +141,29 @@ fn the_express_example_runs_each_order_once() {
     node.env("NODE_PATH", modules).env("SEMEL_MODULE", format!("file://{}", module.display()));
     node.arg(format!("{CLIENTS}/typescript/examples/express_orders.cjs"));
     runs_each_order_once(node);
+}
+
+/// The example of a consumer reads messages from its input, and says what its broker is answered.
+#[test]
+fn the_consumer_example_runs_each_message_once() {
+    let service = Service::start();
+    let consume = |messages: &[&str]| -> Option<Vec<String>> {
+        let mut python = python()?;
+        python.arg(format!("{CLIENTS}/python/examples/consumer.py"));
+        python.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = service.introduce(&mut python).spawn().unwrap();
+        let lines = messages.iter().map(|id| format!("{}\n", json!({ "id": id })));
+        let input = lines.collect::<String>();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", output.status);
+        let text = String::from_utf8(output.stdout).unwrap();
+        // Without the fences.
+        let shown = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        Some(text.lines().map(shown).collect())
+    };
+    let Some(first) = consume(&["m-1", "m-2", "m-1"]) else { return };
+    assert_eq!(first, ["ran m-1", "ack m-1", "ran m-2", "ack m-2", "ack m-1"]);
+    // Another consumer gets a message again.
+    assert_eq!(consume(&["m-2", "m-3"]).unwrap(), ["ack m-2", "ran m-3", "ack m-3"]);
 }

@@ -1,4 +1,4 @@
-//! Records in the transactions of SQLAlchemy and node-postgres, by the functions that
+//! Records in the transactions of `SQLAlchemy` and node-postgres, by the functions that
 //! `semel migrate` installs: clients are killed between every two statements, and the database in
 //! between.
 
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{HERE, common::semel_command, process::prepared};
 
 const FLEET_MAX: Duration = Duration::from_secs(120);
+const TORTURE_MAX: Duration = Duration::from_secs(900);
 
 /// An order takes three statements and its end.
 const STEPS: usize = 4;
@@ -146,7 +147,8 @@ fn node_postgres_places_each_order_once_although_it_is_killed() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has a limit of time")]
 fn a_fleet_of_both_places_each_order_once_although_it_and_the_database_are_killed_torture() {
-    let count = if std::env::var_os("SEMEL_TORTURE").is_some() { 4000 } else { 80 };
+    let is_torture = std::env::var_os("SEMEL_TORTURE").is_some();
+    let (count, limit) = if is_torture { (4000, TORTURE_MAX) } else { (80, FLEET_MAX) };
     let drivers = [Driver::SqlAlchemy, Driver::NodePostgres, Driver::NodePostgres];
     if drivers.iter().any(|driver| driver.program().is_none()) {
         return;
@@ -160,7 +162,7 @@ fn a_fleet_of_both_places_each_order_once_although_it_and_the_database_are_kille
     let mut workers: Vec<Child> = (0..drivers.len()).map(|worker| start(&shop, worker)).collect();
     let (began, mut kills) = (Instant::now(), 0);
     loop {
-        assert!(began.elapsed() < FLEET_MAX, "the fleet takes too long");
+        assert!(began.elapsed() < limit, "the fleet takes too long");
         let done = shop.orders().len();
         if done == count {
             break;

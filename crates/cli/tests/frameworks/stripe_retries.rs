@@ -1,4 +1,4 @@
-//! The preset `stripe` decides as Stripe's own SDK for Python does.
+//! The preset `stripe` decides as Stripe's own SDKs for Python and Node do.
 
 use std::{process::Command, time::Duration};
 
@@ -60,22 +60,52 @@ fn decided(call: &Value) -> (Vec<f64>, u64) {
     (delays, requests)
 }
 
+/// What the SDK that a program uses does in these calls: its delays in seconds, and the requests
+/// that it sends.
+fn recorded(mut program: Command, calls: &[Value]) -> Vec<(Vec<f64>, u64)> {
+    let lines = lines(&mut program, &Value::from(calls.to_vec()));
+    assert_eq!(lines.len(), calls.len());
+    let read = |line: &Value| {
+        let delays = line["delays"].as_array().unwrap();
+        let delays = delays.iter().map(|delay| delay.as_f64().unwrap()).collect();
+        (delays, line["requests"].as_u64().unwrap())
+    };
+    lines.iter().map(read).collect()
+}
+
+fn is_close(one: f64, other: f64) -> bool {
+    (one - other).abs() < 1e-6
+}
+
 #[test]
-fn the_stripe_preset_decides_as_the_stripe_sdk_does() {
+fn the_stripe_preset_decides_as_the_stripe_sdk_for_python_does() {
     let Some(python) = prepared("SEMEL_TEST_PYTHON") else { return };
     let calls = calls();
     let mut python = Command::new(python);
     python.arg(format!("{HERE}/clients/stripe_retries.py")).env("NO_PROXY", "127.0.0.1");
-    let recorded = lines(&mut python, &Value::from(calls.clone()));
-    assert_eq!(recorded.len(), calls.len());
-    for (call, recorded) in calls.iter().zip(recorded) {
+    for (call, (slept, sent)) in calls.iter().zip(recorded(python, &calls)) {
         let (delays, requests) = decided(call);
-        assert_eq!(recorded["requests"], requests, "{call}");
-        let slept = recorded["delays"].as_array().unwrap().iter().map(|it| it.as_f64().unwrap());
-        let slept: Vec<f64> = slept.collect();
-        assert_eq!(slept.len(), delays.len(), "{call}: {slept:?}");
-        let equal =
-            slept.iter().zip(&delays).all(|(slept, decided)| (slept - decided).abs() < 1e-6);
+        assert_eq!((sent, slept.len()), (requests, delays.len()), "{call}: {slept:?}");
+        let equal = slept.iter().zip(&delays).all(|(slept, decided)| is_close(*slept, *decided));
         assert!(equal, "{call}: {slept:?} {delays:?}");
+    }
+}
+
+/// The SDK for Node counts retries from zero in its backoff: its first delay is the same, and no
+/// later one is longer.
+#[test]
+fn the_stripe_preset_decides_as_the_stripe_sdk_for_node_does() {
+    let Some(modules) = prepared("SEMEL_TEST_NODE_MODULES") else { return };
+    let calls = calls();
+    let mut node = Command::new("node");
+    node.arg(format!("{HERE}/clients/stripe_retries.js")).env("NODE_PATH", modules);
+    for (call, (slept, sent)) in calls.iter().zip(recorded(node, &calls)) {
+        let (delays, requests) = decided(call);
+        assert_eq!((sent, slept.len()), (requests, delays.len()), "{call}: {slept:?}");
+        for (number, (slept, decided)) in slept.iter().zip(&delays).enumerate() {
+            let is_first = number == 0;
+            let fits = if is_first { is_close(*slept, *decided) } else { slept <= decided };
+            assert!(fits && *slept >= 0.5, "{call}: {slept:?} {decided:?}");
+        }
     }
 }

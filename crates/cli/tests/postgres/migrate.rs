@@ -44,6 +44,30 @@ fn printing_needs_no_server() {
 }
 
 #[test]
+fn the_functions_for_other_languages_need_no_store() {
+    let server = servers::postgres();
+    let database = server.fresh_database();
+    let url = format!("{}?schema=shop", server.url(&database));
+    let install = ["migrate", "--transactional"];
+    for _ in 0..2 {
+        let done = on(&url, &install);
+        let expected = "done: semel_begin and semel_record are in the schema `shop`\n";
+        assert_eq!(done.assert_exit(0).stdout, expected);
+    }
+    let printed = on(&url, &[&install[..], &["--print"]].concat());
+    server.sql(&database, &printed.assert_exit(0).stdout);
+    let begin = "SELECT outcome FROM shop.semel_begin('orders', 'shop-3', 'k-1')";
+    assert_eq!(server.sql(&database, begin), "execute");
+    let json = on(&url, &[&install[..], &["--json"]].concat()).assert_exit(0).json();
+    assert_eq!(json, [serde_json::json!({ "schema": "shop" })]);
+    // They are no trace of a store.
+    let made = on(&url, &["migrate"]);
+    assert_eq!(made.assert_exit(0).stdout, "done: the store is made, version 2\n");
+    assert!(on("sqlite:semel.db", &install).assert_exit(1).stderr.contains("PostgreSQL only"));
+    on(&url, &[&install[..], &["--new-store"]].concat()).assert_exit(2);
+}
+
+#[test]
 fn an_operators_command_makes_no_store() {
     let url = servers::postgres().fresh_schema_url();
     let (_, schema) = url.split_once("?schema=").unwrap();
