@@ -23,27 +23,27 @@ const DEADLINE_HEADER = "x-request-timeout-ms";
 const KEYED_METHODS = ["POST", "PATCH"];
 const RUNNING_STATUSES = [409, 423];
 const NULL_BODY_STATUSES = [204, 205, 304];
-/** Where the connection was never made, no byte of the request was sent. */
+/** Error codes of a connection that was never made: no byte of the request was sent. */
 const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"];
 
 export interface FetchOptions {
   policy?: RetryPolicy;
   /** `null` sends no key. */
   keyHeader?: string | null;
-  /** For one attempt. */
+  /** Timeout of one attempt; 30 seconds by default. */
   attemptTimeoutMs?: number;
-  /** What sends an attempt. */
+  /** The `fetch` implementation to use; the global one by default. */
   fetch?: typeof fetch;
 }
 
 export interface CallInit extends RequestInit {
-  /** Instead of the policy's deadline. */
+  /** Overrides the deadline of the policy. */
   deadlineMs?: number | undefined;
 }
 
 export type RetryingFetch = (input: string | URL | Request, init?: CallInit) => Promise<Response>;
 
-/** No attempt was answered. A later call with the same key learns what became of the operation. */
+/** The last attempt got no answer. A later call with the same key returns the outcome. */
 export class CallError extends Error {
   constructor(
     readonly key: string | null,
@@ -130,7 +130,7 @@ async function attempt(
   }
 }
 
-/** The system's code of a failed fetch, where it says one. */
+/** The error code of a failed fetch (`cause.code`), or an empty string. */
 function codeOf(error: unknown): string {
   const cause = error instanceof Error ? error.cause : undefined;
   return cause instanceof Error && "code" in cause ? String(cause.code) : "";

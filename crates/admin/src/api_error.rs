@@ -125,6 +125,13 @@ impl ApiError {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "request-timeout", "Request timed out", detail)
     }
 
+    pub(super) fn action_failed() -> Self {
+        let detail = "The action ended early because of an internal error: check the record and \
+                      the audit log.";
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Self::new(status, "internal-error", "Action failed", detail)
+    }
+
     pub(super) fn record_not_found() -> Self {
         let detail = "There is no record for this scope, caller and key.";
         Self::new(StatusCode::NOT_FOUND, "record-not-found", "There is no such record", detail)

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_rfc_go_there_and_back() {
+    fn the_examples_of_rfc_4648_round_trip() {
         let examples = [
             ("", ""),
             ("f", "Zg=="),

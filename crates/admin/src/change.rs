@@ -1,4 +1,4 @@
-//! Requests that change something. An action continues if its client disconnects.
+//! Handlers of the operator actions. An action continues if its client disconnects.
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -25,10 +25,10 @@ use crate::audit::{Approver, AuditResult, OperatorAction};
 
 /// How long one request to sweep, or to resolve many records, may take. The client sends another
 /// request for the rest.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const BATCH_DURATION_MAX: Duration = Duration::from_secs(10);
 
-/// How long a name in the audit log may be.
-const WHO_BYTES_MAX: usize = 200;
+/// Maximum length of an operator's name in the audit log.
+const OPERATOR_NAME_BYTES_MAX: usize = 200;
 
 type BodyResult = Result<Bytes, BytesRejection>;
 type ApiStateExtractor = State<Arc<ApiState>>;
@@ -40,9 +40,10 @@ pub(super) async fn resolve(
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<ActionResultView>, ApiError> {
-    let request: ResolveRequest = read(&state, (peer, "/v1/resolve"), &headers, body)?;
-    let who = who(&request.who, peer);
-    carried_out(async move {
+    let request: ResolveRequest =
+        authorize_and_parse(&state, (peer, "/v1/resolve"), &headers, body)?;
+    let who = audit_author(&request.who, peer);
+    run_detached(async move {
         actions::resolve(&**state.semel.store(), &state.audit, request, who).await
     })
     .await
@@ -54,11 +55,13 @@ pub(super) async fn resolve_many(
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<ResolveManyView>, ApiError> {
-    let request: ResolveManyRequest = read(&state, (peer, "/v1/resolve-many"), &headers, body)?;
-    let who = who(&request.who, peer);
-    carried_out(async move {
+    let request: ResolveManyRequest =
+        authorize_and_parse(&state, (peer, "/v1/resolve-many"), &headers, body)?;
+    let who = audit_author(&request.who, peer);
+    run_detached(async move {
         let store = &**state.semel.store();
-        actions::resolve_many(store, &state.audit, request, who, Some(REQUEST_LIMIT), |_| {}).await
+        actions::resolve_many(store, &state.audit, request, who, Some(BATCH_DURATION_MAX), |_| {})
+            .await
     })
     .await
 }
@@ -69,11 +72,11 @@ pub(super) async fn delete(
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<ActionResultView>, ApiError> {
-    let request: DeleteRequest = read(&state, (peer, "/v1/delete"), &headers, body)?;
-    let who = who(&request.who, peer);
-    carried_out(
-        async move { actions::delete(&**state.semel.store(), &state.audit, request, who).await },
-    )
+    let request: DeleteRequest = authorize_and_parse(&state, (peer, "/v1/delete"), &headers, body)?;
+    let who = audit_author(&request.who, peer);
+    run_detached(async move {
+        actions::delete(&**state.semel.store(), &state.audit, request, who).await
+    })
     .await
 }
 
@@ -83,11 +86,11 @@ pub(super) async fn sweep(
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<SweepView>, ApiError> {
-    let request: AuditNote = read(&state, (peer, "/v1/sweep"), &headers, body)?;
-    let who = who(&request.who, peer);
-    carried_out(async move {
+    let request: AuditNote = authorize_and_parse(&state, (peer, "/v1/sweep"), &headers, body)?;
+    let who = audit_author(&request.who, peer);
+    run_detached(async move {
         let store = &**state.semel.store();
-        actions::sweep(store, &state.audit, request, who, Some(REQUEST_LIMIT), |_| {}).await
+        actions::sweep(store, &state.audit, request, who, Some(BATCH_DURATION_MAX), |_| {}).await
     })
     .await
 }
@@ -98,8 +101,9 @@ pub(super) async fn reload(
     headers: HeaderMap,
     body: BodyResult,
 ) -> Result<Json<ActionResultView>, ApiError> {
-    let request: requests::ReloadRequest = read(&state, (peer, "/v1/reload"), &headers, body)?;
-    let who = who(&request.who, peer);
+    let request: requests::ReloadRequest =
+        authorize_and_parse(&state, (peer, "/v1/reload"), &headers, body)?;
+    let who = audit_author(&request.who, peer);
     let approver = Approver { who: who.clone(), why: request.why.clone() };
     let approver = request.accept_identity_change.then_some(approver);
     let act = OperatorAction {
@@ -110,7 +114,7 @@ pub(super) async fn reload(
         answer: None,
         why: request.why,
     };
-    let reloaded = carried_out(async move {
+    let reloaded = run_detached(async move {
         let doing = async { Reloaded((state.reload)(approver).await) };
         state.audit.run_logged(act, doing).await.map_err(ActionError::AuditLog)
     });
@@ -132,8 +136,8 @@ impl AuditResult for Reloaded {
     }
 }
 
-/// Lets an operator in, and reads what is to be done.
-fn read<T: DeserializeOwned>(
+/// Authorizes the operator and parses the request body.
+fn authorize_and_parse<T: DeserializeOwned>(
     state: &ApiState,
     (peer, path): (SocketAddr, &str),
     headers: &HeaderMap,
@@ -157,22 +161,39 @@ fn read<T: DeserializeOwned>(
     json_object::from_slice(&body).map_err(|error| ApiError::malformed(&error.to_string()))
 }
 
-/// The token says that it is an operator; which one, only the operator's own word says.
-fn who(said: &str, peer: SocketAddr) -> String {
+/// The token authenticates an operator but not a person; the name is what the client claims.
+fn audit_author(said: &str, peer: SocketAddr) -> String {
     let said = said.trim();
-    let said = match said.get(..said.floor_char_boundary(WHO_BYTES_MAX)).unwrap_or_default() {
-        "" => "unnamed",
-        said => said,
-    };
+    let said =
+        match said.get(..said.floor_char_boundary(OPERATOR_NAME_BYTES_MAX)).unwrap_or_default() {
+            "" => "unnamed",
+            said => said,
+        };
     format!("{said} (by operator token, from {})", peer.ip())
 }
 
-/// Carries an act to its end in a task of its own.
-async fn carried_out<T: Send + 'static>(
+/// Runs an action in a separate task, so that it continues if the client disconnects.
+async fn run_detached<T: Send + 'static>(
     act: impl Future<Output = Result<T, ActionError>> + Send + 'static,
 ) -> Result<Json<T>, ApiError> {
     match tokio::spawn(act).await {
         Ok(done) => Ok(Json(done?)),
-        Err(_) => Err(ApiError::request_timeout()),
+        // The action panicked.
+        Err(_) => Err(ApiError::action_failed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_action_that_panics_is_an_internal_error() {
+        let ended = run_detached(async {
+            let done: Result<(), ActionError> = Err(ActionError::Stale);
+            let () = done.unwrap();
+            Ok(())
+        });
+        assert_eq!(ended.await.unwrap_err().status(), 500);
     }
 }

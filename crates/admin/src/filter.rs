@@ -12,8 +12,9 @@ use super::{
 };
 use crate::time_or_age::TimeOrAge;
 
-/// How many records one page examines, and how many store calls it makes, before it ends short.
-const EXAMINED_MAX: u64 = 5000;
+/// Maximum number of records examined and of store calls made for one page. A page that reaches one
+/// of them is short.
+const EXAMINED_RECORDS_MAX: u64 = 5000;
 const STORE_CALLS_MAX: usize = 64;
 
 /// Which records to list. A record must pass all filters that are set.
@@ -56,13 +57,13 @@ pub struct FilterQuery {
     lapsed: bool,
     /// How many records the page has at most.
     pub(super) limit: Option<u32>,
-    /// Where the last page ended.
+    /// The cursor of the previous page.
     pub(super) after: Option<u64>,
 }
 
 impl FilterQuery {
-    /// The filters, or which of them is malformed.
-    pub(super) fn filter(&self) -> Result<RecordFilter, String> {
+    /// Parses the filters; the error names the malformed one.
+    pub(super) fn to_filter(&self) -> Result<RecordFilter, String> {
         fn read<T, E: std::fmt::Display>(
             name: &str,
             text: Option<&String>,
@@ -81,13 +82,13 @@ impl FilterQuery {
             until: read("until", self.until.as_ref(), TimeOrAge::parse)?,
             lapsed: self.lapsed,
         };
-        filter.checked()
+        filter.validate()
     }
 }
 
 impl RecordFilter {
-    /// The filters, unless they contradict each other.
-    pub fn checked(self) -> Result<Self, String> {
+    /// Checks that the filters do not contradict each other.
+    pub fn validate(self) -> Result<Self, String> {
         let now = Timestamp::now();
         let [since, until] = [self.since, self.until].map(|moment| moment.map(|it| it.age(now)));
         match (since, until) {
@@ -128,8 +129,8 @@ impl RecordFilter {
     }
 
     /// Whether a record passes the part of the filter that the store does not apply.
-    fn takes(&self, record: &Summary) -> bool {
-        self.reason.as_ref().is_none_or(|reason| reason.takes(record.reason.as_ref()))
+    fn matches(&self, record: &Summary) -> bool {
+        self.reason.as_ref().is_none_or(|reason| reason.matches(record.reason.as_ref()))
     }
 }
 
@@ -137,25 +138,26 @@ impl ReasonFilter {
     /// Reads a filter as it is written on the command line and in a query.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("a reason is not empty".to_owned());
+            return Err("the reason filter must not be empty".to_owned());
         }
         Ok(Self(text.into()))
     }
 
-    /// The beginning of the text that a store looks for. A label covers several texts.
+    /// The prefix of the reason that the store filters by; `None` for a label, which stands for
+    /// several texts.
     fn prefix(&self) -> Option<Box<str>> {
         (!Reason::LABELS.contains(&&*self.0)).then(|| self.0.clone())
     }
 
-    fn takes(&self, reason: Option<&Reason>) -> bool {
+    fn matches(&self, reason: Option<&Reason>) -> bool {
         reason.is_some_and(|reason| {
             reason.label() == &*self.0 || reason.to_string().starts_with(&*self.0)
         })
     }
 }
 
-/// One page of a store's records: at most `limit`, and short where it would have to look at too
-/// many.
+/// One page of a store's records: at most `limit`, fewer if `EXAMINED_RECORDS_MAX` or
+/// `STORE_CALLS_MAX` is reached first.
 pub async fn list(
     store: &dyn Store,
     filter: &RecordFilter,
@@ -168,12 +170,12 @@ pub async fn list(
     let mut view = RecordPageView::default();
     for _ in 0..STORE_CALLS_MAX {
         query.limit = limit.saturating_sub(u32::try_from(view.records.len()).unwrap_or(limit));
-        if query.limit == 0 || view.examined >= EXAMINED_MAX {
+        if query.limit == 0 || view.examined >= EXAMINED_RECORDS_MAX {
             break;
         }
         let page = store.list(&query).await?;
         let now = Timestamp::now();
-        let listed = page.items.iter().filter(|record| filter.takes(record));
+        let listed = page.items.iter().filter(|record| filter.matches(record));
         view.records.extend(listed.map(|record| RecordSummaryView::new(record, now)));
         view.examined = view.examined.saturating_add(page.examined);
         query.after = page.next;
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_is_filled_from_several_of_the_stores() {
+    async fn one_page_combines_several_pages_of_the_store() {
         let store = MemoryStore::new();
         for number in 0..30 {
             let reason =
@@ -251,9 +253,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_ends_where_it_would_look_at_too_many() {
+    async fn a_page_ends_after_the_maximum_of_examined_records() {
         let store = MemoryStore::new();
-        let more = usize::try_from(EXAMINED_MAX).unwrap() + 1500;
+        let more = usize::try_from(EXAMINED_RECORDS_MAX).unwrap() + 1500;
         for number in 0..more {
             held(&store, "s", &format!("k{number}"), Reason::Answered(503)).await;
         }
@@ -261,7 +263,10 @@ mod tests {
         let filter = reason("lease-expired");
         let first = list(&store, &filter, None, 0).await.unwrap();
         assert_eq!(first.records, []);
-        assert!((EXAMINED_MAX..EXAMINED_MAX + 1100).contains(&first.examined), "{first:?}");
+        assert!(
+            (EXAMINED_RECORDS_MAX..EXAMINED_RECORDS_MAX + 1100).contains(&first.examined),
+            "{first:?}"
+        );
         let after = first.next.as_deref().map(|next| Cursor(next.parse().unwrap()));
         assert!(after.is_some(), "there is more");
         let second = list(&store, &filter, after, 0).await.unwrap();
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_survive_the_way_through_a_url() {
+    fn filters_round_trip_through_a_url_query() {
         let filter = RecordFilter {
             key: Some(Key::new("k").unwrap()),
             state: Some(StateName::Held),
@@ -295,7 +300,7 @@ mod tests {
                 other => panic!("{other}"),
             }
         }
-        assert_eq!(read.filter(), Ok(filter));
+        assert_eq!(read.to_filter(), Ok(filter));
         assert_eq!(RecordFilter::default().to_query(), []);
     }
 }

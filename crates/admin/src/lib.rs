@@ -10,7 +10,7 @@
 //! | `POST /v1/resolve`, `POST /v1/delete` | resolves a held record; deletes a record |
 //! | `POST /v1/resolve-many` | resolves many records that `GET /v1/records` showed |
 //! | `POST /v1/sweep`, `POST /v1/reload` | sweeps now; applies a changed configuration |
-//! | `POST /v1/claims`, `/v1/claims/…`, `/v1/batch` | the service API: claims a key, then renews, completes, releases or holds the claim |
+//! | `POST /v1/claims`, `/v1/claims/…`, `/v1/batch` | the service API: claim, renew, end |
 //!
 //! Without `[[api.token]]`, reading needs no token, except for recorded answers. Recorded answers
 //! and actions need a token of the role `operator`, claims one of the role `app`. With any

@@ -43,11 +43,11 @@ const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeout of a call of the service API, which may wait for another owner.
-const CALL_TIMEOUT: Duration = WAIT_MAX.saturating_add(REQUEST_TIMEOUT);
+/// Timeout of a request below `/v1/claims`, which may wait for another owner.
+const CLAIM_REQUEST_TIMEOUT: Duration = WAIT_MAX.saturating_add(REQUEST_TIMEOUT);
 
-/// What the paths of calls that may wait begin with.
-const CALL_PATH: &str = "/v1/claims";
+/// Path prefix of the requests that may wait.
+const CLAIMS_PATH_PREFIX: &str = "/v1/claims";
 
 /// Maximum age of a connection, beside its last call: a client that never reads must not keep it open.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
@@ -65,23 +65,24 @@ pub async fn serve(
     threads: usize,
     stop: impl Future<Output = ()>,
 ) {
-    let gate = match listener.local_addr() {
+    let access_check = match listener.local_addr() {
         Ok(address) => AccessCheck::new(address, !state.tokens.is_empty()),
         Err(error) => return tracing::error!(%error, "the API listener has no address"),
     };
-    if !gate.shows_records() {
+    if !access_check.shows_records() {
         tracing::warn!(
             "the API listener is open to other machines without an operator token: it shows \
              health and metrics, but no records",
         );
     }
-    let (end, ended) = watch::channel(());
-    let (running, mut all_ended) = mpsc::channel(1);
+    let (shutdown_tx, shutdown) = watch::channel(());
+    let (worker_alive, mut all_workers_ended) = mpsc::channel(1);
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     let router = router(Arc::new(state));
-    let connection = ConnectionState { router, gate, peer: unknown, busy: Arc::default() };
+    let connection =
+        ConnectionState { router, access_check, peer: unknown, is_busy: Arc::default() };
     let connections_max = CONNECTIONS_MAX.div_ceil(threads.max(1));
-    let context = WorkerContext { connection, connections_max, ended, running };
+    let context = WorkerContext { connection, connections_max, shutdown, worker_alive };
     let start = |index| ApiWorker::start(index, context.clone());
     let workers: Vec<ApiWorker> = match (0..threads.max(1)).map(start).collect() {
         Ok(workers) => workers,
@@ -90,8 +91,8 @@ pub async fn serve(
     drop(context);
     accept(&listener, &workers, stop).await;
     drop((listener, workers));
-    let _ = end.send(());
-    let _ = timeout(SHUTDOWN_TIMEOUT, all_ended.recv()).await;
+    let _ = shutdown_tx.send(());
+    let _ = timeout(SHUTDOWN_TIMEOUT, all_workers_ended.recv()).await;
 }
 
 /// Accepts connections and assigns each to the worker with the fewest.
@@ -123,15 +124,15 @@ async fn accept(listener: &TcpListener, workers: &[ApiWorker], stop: impl Future
 #[derive(Clone)]
 pub(super) struct ConnectionState {
     pub(super) router: Router,
-    pub(super) gate: AccessCheck,
+    pub(super) access_check: AccessCheck,
     pub(super) peer: SocketAddr,
-    pub(super) busy: Arc<AtomicBool>,
+    pub(super) is_busy: Arc<AtomicBool>,
 }
 
 pub(super) async fn serve_connection(
     stream: std::net::TcpStream,
     state: ConnectionState,
-    mut ended: watch::Receiver<()>,
+    mut shutdown: watch::Receiver<()>,
 ) {
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // A reply is one small write: waiting for more would only delay it.
@@ -139,9 +140,9 @@ pub(super) async fn serve_connection(
     let service = service_fn(move |request: Request<Incoming>| {
         let state = state.clone();
         async move {
-            state.busy.store(true, Ordering::Relaxed);
+            state.is_busy.store(true, Ordering::Relaxed);
             let answer = respond(&state, request).await;
-            state.busy.store(false, Ordering::Relaxed);
+            state.is_busy.store(false, Ordering::Relaxed);
             Ok::<_, Infallible>(answer)
         }
     });
@@ -153,15 +154,15 @@ pub(super) async fn serve_connection(
     let rest = tokio::select! {
         // A client may disconnect at any time; that is not an error.
         _ = connection.as_mut() => return,
-        _ = ended.changed() => SHUTDOWN_TIMEOUT,
-        () = sleep(CONNECTION_AGE_MAX) => CALL_TIMEOUT,
+        _ = shutdown.changed() => SHUTDOWN_TIMEOUT,
+        () = sleep(CONNECTION_AGE_MAX) => CLAIM_REQUEST_TIMEOUT,
     };
     connection.as_mut().graceful_shutdown();
     let _ = timeout(rest, connection).await;
 }
 
 async fn respond(state: &ConnectionState, request: Request<Incoming>) -> Response<Body> {
-    let mut response = match state.gate.check(&request) {
+    let mut response = match state.access_check.check(&request) {
         Ok(()) => call_router(state, request).await,
         Err(api_error) => api_error.into_response(),
     };
@@ -175,8 +176,8 @@ async fn respond(state: &ConnectionState, request: Request<Incoming>) -> Respons
 async fn call_router(state: &ConnectionState, request: Request<Incoming>) -> Response<Body> {
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(state.peer);
-    let may_wait = request.uri().path().starts_with(CALL_PATH);
-    let limit = if may_wait { CALL_TIMEOUT } else { REQUEST_TIMEOUT };
+    let may_wait = request.uri().path().starts_with(CLAIMS_PATH_PREFIX);
+    let limit = if may_wait { CLAIM_REQUEST_TIMEOUT } else { REQUEST_TIMEOUT };
     match timeout(limit, state.router.clone().call(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},

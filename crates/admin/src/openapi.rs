@@ -39,7 +39,7 @@ enum ReplyKind {
 
 const CLAIM_STATUSES: &[u16] = &[400, 409, 413, 415, 422, 423, 429, 500, 503, 504];
 const CLAIM_CALL_STATUSES: &[u16] = &[400, 409, 413, 415, 422, 503, 504];
-const CHANGE_STATUSES: &[u16] = &[400, 404, 409, 413, 415, 422, 503, 504];
+const CHANGE_STATUSES: &[u16] = &[400, 404, 409, 413, 415, 422, 500, 503, 504];
 
 macro_rules! endpoints {
     ($($name:ident $method:literal $path:literal $permission:expr, $request:expr, $reply:expr,
@@ -63,11 +63,13 @@ endpoints! {
         ReplyKind::Json("ClaimReply"), CLAIM_STATUSES,
         "Claims a key: run the operation, or get the result of the one that ran";
     complete "post" "/v1/claims/complete" Some(Permission::Claims), Some("Complete"),
-        ReplyKind::Json("Completed"), CLAIM_CALL_STATUSES, "Records the result of a claimed operation";
+        ReplyKind::Json("Completed"), CLAIM_CALL_STATUSES,
+        "Records the result of a claimed operation";
     renew "post" "/v1/claims/renew" Some(Permission::Claims), Some("Renew"),
         ReplyKind::Json("Renewed"), CLAIM_CALL_STATUSES, "Extends the lease of a claim";
     release "post" "/v1/claims/release" Some(Permission::Claims), Some("Release"),
-        ReplyKind::Json("Released"), CLAIM_CALL_STATUSES, "Ends a claim whose operation did not happen";
+        ReplyKind::Json("Released"), CLAIM_CALL_STATUSES,
+        "Ends a claim whose operation did not happen";
     hold "post" "/v1/claims/hold" Some(Permission::Claims), Some("Hold"),
         ReplyKind::Json("Held"), CLAIM_CALL_STATUSES, "Ends a claim whose outcome is unknown";
     batch "post" "/v1/batch" Some(Permission::Claims), Some("Batch"),
@@ -79,7 +81,8 @@ endpoints! {
     resolve "post" "/v1/resolve" Some(Permission::Operations), Some("Resolve"),
         ReplyKind::Json("ActionResult"), CHANGE_STATUSES, "Resolves a held record";
     resolve_many "post" "/v1/resolve-many" Some(Permission::Operations), Some("ResolveMany"),
-        ReplyKind::Json("ResolveManyResult"), CHANGE_STATUSES, "Resolves held records that a listing showed";
+        ReplyKind::Json("ResolveManyResult"), CHANGE_STATUSES,
+        "Resolves held records that a listing showed";
     delete "post" "/v1/delete" Some(Permission::Operations), Some("Delete"),
         ReplyKind::Json("ActionResult"), CHANGE_STATUSES, "Deletes a record";
     sweep "post" "/v1/sweep" Some(Permission::Operations), Some("AuditNote"),

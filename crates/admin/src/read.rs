@@ -72,7 +72,7 @@ pub(super) async fn records(
 ) -> Result<Json<RecordPageView>, ApiError> {
     state.authorize(&headers, Permission::Records, peer, "/v1/records")?;
     let Query(query) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
-    let filter = query.filter().map_err(|wrong| ApiError::malformed(&wrong))?;
+    let filter = query.to_filter().map_err(|wrong| ApiError::malformed(&wrong))?;
     let (after, limit) = (query.after.map(Cursor), query.limit.unwrap_or(PAGE_SIZE_DEFAULT));
     let page = filter::list(&**state.semel.store(), &filter, after, limit).await;
     Ok(Json(page.map_err(|error| ApiError::from_store_error(&error))?))

@@ -39,7 +39,7 @@ pub struct ApiState {
     /// Whether the server is draining. A change ends the claims that wait.
     pub draining: watch::Receiver<bool>,
     /// Throttles log lines about wrong tokens.
-    pub auth_failures: LogThrottle,
+    pub auth_failure_log: LogThrottle,
 }
 
 impl fmt::Debug for ApiState {
@@ -73,7 +73,7 @@ impl ApiState {
     /// Counts and logs a request whose token is missing, unknown or of an insufficient role.
     pub(super) fn record_auth_failure(&self, peer: SocketAddr, path: &str) {
         self.metrics.api_auth_failed();
-        if let Some(unlogged) = self.auth_failures.allow() {
+        if let Some(unlogged) = self.auth_failure_log.allow() {
             let peer = peer.ip();
             tracing::warn!(
                 %peer,

@@ -116,7 +116,7 @@ impl TestApi {
                 Box::pin(async { reloaded })
             }),
             draining: is_draining,
-            auth_failures: LogThrottle::default(),
+            auth_failure_log: LogThrottle::default(),
         };
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(listener, state, 1, async {

@@ -150,7 +150,7 @@ fn start_api(
             Box::pin(async move { reload.run(approver).await })
         }),
         draining: is_draining,
-        auth_failures: LogThrottle::default(),
+        auth_failure_log: LogThrottle::default(),
     };
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { drop(stopped.await) };

@@ -236,7 +236,8 @@ fn open_file(config: &Config, path: &Path) -> anyhow::Result<BareStore> {
 
 async fn open_database(config: &Config, server: &ServerUrl) -> anyhow::Result<BareStore> {
     let options = postgres(server)?;
-    let Presence { store: before, others, .. } = options.presence().await.context(OPEN_FAILED)?;
+    let Presence { store: before, others, .. } =
+        options.find_stores().await.context(OPEN_FAILED)?;
     if before.is_none() && options.may_migrate() {
         let audit = config.api.as_ref().map(|api| &*api.audit);
         let traces = Traces::of_database(&others, audit);
@@ -249,7 +250,7 @@ async fn open_database(config: &Config, server: &ServerUrl) -> anyhow::Result<Ba
     let is_new = before.is_none();
     let present = match before {
         Some(present) => Some(present),
-        None => options.presence().await.context(OPEN_FAILED)?.store,
+        None => options.find_stores().await.context(OPEN_FAILED)?.store,
     };
     let created_at = present.map_or(SystemTime::UNIX_EPOCH, |present| present.created_at);
     // Its secret is never drawn, so it does not matter whether it has records.

@@ -5,7 +5,7 @@ use super::{
     raw::ConfigFile,
     read::{FromText, Located, OneOrMore, TomlField},
     report::{DiagnosticReport, ValueOrigin},
-    rules::UpstreamRule,
+    rules::UpstreamSetting,
 };
 
 /// Command-line flags that override the configuration file.
@@ -41,7 +41,7 @@ impl Overrides {
             let url = read("--upstream", url, report);
             edit(&mut raw.gateway, |gateway| {
                 // The other settings of the upstream stay.
-                edit(&mut gateway.upstream, |UpstreamRule(table)| table.url = url);
+                edit(&mut gateway.upstream, |UpstreamSetting(table)| table.url = url);
             });
         }
         if let Some(list) = &self.listen {

@@ -11,7 +11,7 @@ use super::{
     files::{CheckFile, FileCheck},
     read::{Located, TomlField},
     report::{DiagnosticReport, ValueOrigin},
-    rules::UpstreamRule,
+    rules::UpstreamSetting,
     urls::Env,
     values::ForwardedHost,
 };
@@ -40,7 +40,7 @@ impl Loader<'_, '_> {
     /// An upstream as a rule describes it, over another.
     pub(super) fn upstream(
         &mut self,
-        rule: &Located<UpstreamRule>,
+        rule: &Located<UpstreamSetting>,
         base: Option<&Upstream>,
     ) -> Option<Upstream> {
         let table = &rule.value.0;

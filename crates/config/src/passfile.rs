@@ -1,12 +1,12 @@
 //! The password file of PostgreSQL (`PGPASSFILE`): one line per server,
 //! `host:port:database:user:password`, where `*` is any.
 
-/// The password of the first line that fits the URL of a server.
-pub(super) fn find(file: &str, url: &str) -> Option<String> {
-    let query = PassfileQuery::of(url);
+/// The password of the first line that matches the URL of a server.
+pub(super) fn password_for_url(file: &str, url: &str) -> Option<String> {
+    let query = PassfileQuery::from_url(url);
     let lines = file.lines().filter(|line| !line.starts_with('#'));
     lines.map(fields).find_map(|fields| match &fields[..] {
-        [host, port, database, user, password] if query.fits([host, port, database, user]) => {
+        [host, port, database, user, password] if query.matches([host, port, database, user]) => {
             Some(password.clone())
         }
         _ => None,
@@ -21,7 +21,7 @@ struct PassfileQuery<'a> {
 }
 
 impl<'a> PassfileQuery<'a> {
-    fn of(url: &'a str) -> Self {
+    fn from_url(url: &'a str) -> Self {
         let (_, rest) = url.split_once("://").unwrap_or(("", url));
         let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
@@ -35,7 +35,7 @@ impl<'a> PassfileQuery<'a> {
         Self { hosts: hosts.split(',').map(host).collect(), database, user }
     }
 
-    fn fits(&self, [host, port, database, user]: [&String; 4]) -> bool {
+    fn matches(&self, [host, port, database, user]: [&String; 4]) -> bool {
         let is = |pattern: &str, value: &str| pattern == "*" || pattern == value;
         is(database, self.database)
             && is(user, self.user)
@@ -71,7 +71,7 @@ mod tests {
         *:*:*:report:last\n";
 
     #[test]
-    fn the_first_line_that_fits_counts() {
+    fn the_first_matching_line_is_used() {
         for (url, expected) in [
             ("postgres://semel@db/semel", Some("hunter:2\\")),
             ("postgres://semel@db?schema=a/b", Some("hunter:2\\")),
@@ -82,7 +82,7 @@ mod tests {
             ("postgres://report@anywhere/x", Some("last")),
             ("postgres://db/semel", None),
         ] {
-            assert_eq!(find(FILE, url).as_deref(), expected, "{url}");
+            assert_eq!(password_for_url(FILE, url).as_deref(), expected, "{url}");
         }
     }
 }

@@ -97,7 +97,7 @@ fn gateway(gateway: &Gateway) -> Lines {
         ("threads", gateway.threads.into()),
         ("drain", time_text(gateway.drain).into()),
         ("trust_forwarded", gateway.trust_forwarded.into()),
-        ("unmatched", gateway.unmatched.word().into()),
+        ("unmatched", gateway.unmatched.keyword().into()),
     ];
     if !gateway.trusted_proxies.is_empty() {
         let networks: Vec<String> =
@@ -111,7 +111,7 @@ fn gateway(gateway: &Gateway) -> Lines {
         let (certificate, key) = (absolute(&tls.certificate), absolute(&tls.key));
         let mut table = json!({ "certificate": certificate, "key": key });
         if let Some(ca) = &tls.client_ca {
-            let auth = tls.client_auth.word();
+            let auth = tls.client_auth.keyword();
             merge(&mut table, json!({ "client_ca": absolute(ca), "client_auth": auth }));
         }
         lines.push(("tls", table));
@@ -124,8 +124,8 @@ fn upstream(upstream: &Upstream) -> Lines {
         if upstream.sends_upstream_host { ForwardedHost::Upstream } else { ForwardedHost::Client };
     let mut lines = vec![
         ("url", upstream.url().into()),
-        ("protocol", upstream.protocol.word().into()),
-        ("host", host.word().into()),
+        ("protocol", upstream.protocol.keyword().into()),
+        ("host", host.keyword().into()),
         ("connect_timeout", time_text(upstream.connect_timeout).into()),
         ("timeout", time_text(upstream.timeout).into()),
         ("pool_idle", time_text(upstream.pool_idle).into()),
@@ -152,7 +152,8 @@ fn api(api: &Api) -> Lines {
 
 /// Secrets are printed as their location only.
 fn api_token(token: &ApiToken) -> Lines {
-    let mut lines = vec![("name", token.name.clone().into()), ("role", token.role.word().into())];
+    let mut lines =
+        vec![("name", token.name.clone().into()), ("role", token.role.keyword().into())];
     if token.role == ApiRole::App {
         lines.push(("caller", token.caller.as_deref().unwrap_or("*").into()));
     }
@@ -178,7 +179,7 @@ fn scope_rule(rule: &ScopeRule) -> Lines {
     let mut lines = vec![("name", rule.name.as_str().into())];
     lines.extend(rule.lease.map(|time| ("lease", time_text(time).into())));
     lines.extend(rule.retention.map(|time| ("retention", time_text(time).into())));
-    lines.extend(rule.on_unknown.map(|word| ("on_unknown", word.word().into())));
+    lines.extend(rule.on_unknown.map(|word| ("on_unknown", word.keyword().into())));
     lines.extend(rule.hold_for.map(|time| ("hold_for", time_text(time).into())));
     lines.extend(rule.result_bytes_max.map(|bytes| ("result_max", bytes_text(bytes))));
     lines
@@ -232,7 +233,7 @@ fn guarded(guard: &Guard) -> Lines {
     let mut lines = vec![
         ("scope", guard.scope.as_str().into()),
         ("guard", true.into()),
-        ("mode", guard.mode.word().into()),
+        ("mode", guard.mode.keyword().into()),
         ("api", guard.api.into()),
         ("key", key(guard)),
         ("dialect", guard.dialect.name().into()),
@@ -244,7 +245,7 @@ fn guarded(guard: &Guard) -> Lines {
     }
     lines.extend(guard.was.as_ref().map(|scope| ("was", json!({ "scope": scope.as_str() }))));
     lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
-    lines.push(("about", guard.about.word().into()));
+    lines.push(("about", guard.about.keyword().into()));
     if !guard.capture.is_empty() {
         lines.push(("capture", capture(&guard.capture)));
     }
@@ -252,14 +253,14 @@ fn guarded(guard: &Guard) -> Lines {
         ("retention", time_text(policy.retention).into()),
         ("lease", time_text(policy.lease).into()),
         ("wait", time_text(policy.wait).into()),
-        ("on_unknown", policy.on_unknown.word().into()),
+        ("on_unknown", policy.on_unknown.keyword().into()),
         ("forget", statuses(&policy.forget)),
         ("release", statuses(&policy.release)),
         ("record", record(&guard.record)),
         ("keep_headers", keep_headers.into()),
         ("request_max", bytes_text(policy.request_bytes_max)),
         ("response_max", bytes_text(policy.response_bytes_max)),
-        ("on_store_down", policy.on_store_down.word().into()),
+        ("on_store_down", policy.on_store_down.keyword().into()),
         ("store_timeout", time_text(policy.store_timeout).into()),
     ]);
     lines.extend(guard.deadline.as_ref().map(|rule| ("deadline", deadline(rule))));
@@ -292,14 +293,14 @@ fn deadline(rule: &DeadlineSetting) -> Value {
 fn signature(rule: &SignatureRule) -> Value {
     let mut table = Map::new();
     let mut put = |name: &str, value: Value| table.insert(name.to_owned(), value);
-    put("scheme", rule.scheme.word().into());
+    put("scheme", rule.scheme.keyword().into());
     if let SignatureScheme::Hmac(hmac) = &rule.scheme {
         put("header", hmac.header.as_str().into());
         if !hmac.prefix.is_empty() {
             put("prefix", hmac.prefix.as_str().into());
         }
-        put("encoding", hmac.encoding.word().into());
-        put("algorithm", hmac.algorithm.word().into());
+        put("encoding", hmac.encoding.keyword().into());
+        put("algorithm", hmac.algorithm.keyword().into());
         if let Some(timestamp) = &hmac.timestamp {
             put("timestamp", timestamp.as_str().into());
         }
@@ -438,9 +439,9 @@ fn fingerprint(rule: &FingerprintRule) -> Value {
             table.insert("except".to_owned(), pointers_of(pointers));
         }
     }
-    table.insert("body".to_owned(), rule.body.word().into());
-    table.insert("query".to_owned(), rule.query.word().into());
-    table.insert("host".to_owned(), rule.host.word().into());
+    table.insert("body".to_owned(), rule.body.keyword().into());
+    table.insert("query".to_owned(), rule.query.keyword().into());
+    table.insert("host".to_owned(), rule.host.keyword().into());
     if !rule.headers.is_empty() {
         let names: Vec<&str> = rule.headers.iter().map(FingerprintHeader::as_str).collect();
         table.insert("headers".to_owned(), names.into());

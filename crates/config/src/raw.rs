@@ -15,7 +15,7 @@ use super::{
     dialect::ProblemStatuses,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
-    rules::{FingerprintSetting, RecordSetting, UpstreamRule},
+    rules::{FingerprintSetting, RecordSetting, UpstreamSetting},
     settings::{Setting, SettingsTable as _, default, example, section, settings},
     signature::SignatureTable,
     units::{
@@ -84,7 +84,7 @@ settings! {
         /// Address to listen on, or a list of addresses.
         listen: OneOrMore<SocketAddr> = default("127.0.0.1:8080");
         /// Upstream that receives the requests: a URL, or a table with `url` and more.
-        upstream: UpstreamRule = example("http://127.0.0.1:3000");
+        upstream: UpstreamSetting = example("http://127.0.0.1:3000");
         /// Certificate and key for TLS connections from clients. The files are read again when they
         /// change.
         tls: TlsTable = example(json!({ "certificate": "cert.pem", "key": "key.pem" }));
@@ -356,8 +356,8 @@ settings! {
             example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// Parts of a request that must be equal in a retry: JSON Pointers `only` or `except`,
         /// `body` "ignore" if the key alone identifies the operation, `query` "whole" or "ignore",
-        /// `host` "count" or "ignore", and `headers`, a list.
-        fingerprint: FingerprintSetting = default(json!({ "query": "whole", "host": "count" }));
+        /// `host` "compare" or "ignore", and `headers`, a list.
+        fingerprint: FingerprintSetting = default(json!({ "query": "whole", "host": "compare" }));
         /// Description stored with each record: the method, host and path of the "request", or the
         /// pattern of the "route" if paths contain data that must not be stored.
         about: AboutSource = default("request");
@@ -426,7 +426,7 @@ settings! {
         lookup: LookupText = example("/idempotency/{scope}/{key}");
         /// Upstream of the route: a URL, or a table like `gateway.upstream`. A table without `url`
         /// changes settings of the gateway's upstream.
-        upstream: UpstreamRule = example("http://127.0.0.1:3001");
+        upstream: UpstreamSetting = example("http://127.0.0.1:3001");
         /// Response timeout of the upstream. Default: the `timeout` of the upstream.
         upstream_timeout: PositiveDuration = example("1m");
         /// What to do with a new request while the store is unavailable: "reject" it, or "pass" it

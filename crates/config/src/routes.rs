@@ -313,7 +313,7 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         let scope = self.scope();
         let was = self.was();
         let signature_field = self.field(|table| &table.signature);
-        let signature = signature_field.get().map(|at| signature::rule(self.loader, at));
+        let signature = signature_field.get().map(|at| signature::build_rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
         let dialect = self.dialect();
         let (key, required) = self.key(scheme, &dialect);
@@ -444,7 +444,8 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         let own = self.own.value.key.value();
         let inherited = self.defaults.key.value();
         let has_own_signature = !self.own.value.signature.is_absent();
-        let scheme_sources = scheme.and_then(SignatureScheme::key).map(|source| vec![source]);
+        let scheme_sources =
+            scheme.and_then(SignatureScheme::event_id_location).map(|source| vec![source]);
         let mut sources = own.and_then(|key| key.sources.clone());
         if has_own_signature {
             sources = sources.or_else(|| scheme_sources.clone());
@@ -476,10 +477,11 @@ impl<'l> RouteBuilder<'l, '_, '_> {
     fn report_unsigned_key_sources(&mut self, sources: &[KeyLocation], scheme: &SignatureScheme) {
         let last = sources.iter().rposition(KeyLocation::may_be_in_body);
         let before = sources.iter().take(last.unwrap_or(0));
-        let unsigned = before.filter(|source| !scheme.signs(source)).map(|source| match source {
-            KeyLocation::Header(name) => format!("the header `{name}`"),
-            KeyLocation::Json(_) | KeyLocation::CloudEvent => "the header `ce-id`".to_owned(),
-        });
+        let unsigned =
+            before.filter(|source| !scheme.is_always_signed(source)).map(|source| match source {
+                KeyLocation::Header(name) => format!("the header `{name}`"),
+                KeyLocation::Json(_) | KeyLocation::CloudEvent => "the header `ce-id`".to_owned(),
+            });
         if let (Some(name), Some(at)) = (unsigned.take(1).next(), self.setting(|table| &table.key))
         {
             let message = format!(
@@ -504,7 +506,7 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         if let Some(at) = self.signature_dependent(|table| &table.fingerprint) {
             return Some(at.value.0.clone());
         }
-        let signed = key.iter().all(|source| scheme.signs(source));
+        let signed = key.iter().all(|source| scheme.is_always_signed(source));
         let body = if signed { BodyRule::Ignore } else { BodyRule::Selected };
         let rule = FingerprintRule { body, query: QueryRule::Ignore, ..FingerprintRule::default() };
         (!key.contains(&KeyLocation::CloudEvent)).then_some(rule)

@@ -1,4 +1,4 @@
-//! `fingerprint`, `record` and `upstream`.
+//! The settings `fingerprint`, `record` and `upstream` of a route.
 
 use std::path::PathBuf;
 
@@ -33,16 +33,16 @@ settings! {
         body: BodyRule = default("selected");
         /// Whether the query is compared: "whole", or "ignore" if clients put a timestamp there.
         query: QueryRule = default("whole");
-        /// Whether the host is compared: "count", or "ignore" if clients reach one service under
+        /// Whether the host is compared: "compare", or "ignore" if clients reach one service under
         /// several names. It is compared only if the upstream receives it (`upstream.host` is
         /// "client"); an IP address never is.
-        host: HostRule = default("count");
+        host: HostRule = default("compare");
         /// Headers to compare. Headers that change with each attempt are refused.
         headers: Vec<Located<FingerprintHeader>> = example(json!(["Stripe-Account"]));
     }
 }
 
-/// `fingerprint`.
+/// The value of the setting `fingerprint`.
 #[derive(Clone, Debug)]
 pub(super) struct FingerprintSetting(pub(super) FingerprintRule);
 
@@ -106,7 +106,7 @@ settings! {
     }
 }
 
-/// `record`.
+/// The value of the setting `record`.
 #[derive(Clone, Debug)]
 pub(super) struct RecordSetting(pub(super) RecordContent);
 
@@ -160,7 +160,8 @@ settings! {
         protocol: Protocol = default("auto");
         /// PEM file with the CA certificates to trust instead of those of the system.
         ca: PathBuf = example("ca.pem");
-        /// Host header sent to the upstream: the "client"'s, or the "upstream"'s own.
+        /// Host header sent to the upstream: "client" (the one that the client sent) or "upstream"
+        /// (the host of `url`).
         host: ForwardedHost = default("client");
         /// Connect timeout, TLS handshake included.
         connect_timeout: PositiveDuration = default("5s");
@@ -176,9 +177,9 @@ settings! {
 
 /// `upstream`: a URL, or a table.
 #[derive(Clone, Debug, Default)]
-pub(super) struct UpstreamRule(pub(super) UpstreamTable);
+pub(super) struct UpstreamSetting(pub(super) UpstreamTable);
 
-impl FromToml for UpstreamRule {
+impl FromToml for UpstreamSetting {
     fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
         if found.get_ref().is_table() {
             return UpstreamTable::read(found, report).map(Self);

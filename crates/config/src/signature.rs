@@ -43,7 +43,8 @@ settings! {
         algorithm: HmacAlgorithm = default("sha256");
         /// For "hmac": the header with the time, in seconds since 1970. It must be signed too.
         timestamp: HeaderName = example("X-Timestamp");
-        /// For "hmac": the signed text, if it is more than the body.
+        /// For "hmac": template of the signed text, with `{body}` and, if there is one,
+        /// `{timestamp}`.
         signed: String = default("{body}");
     }
 }
@@ -55,7 +56,8 @@ pub struct SignatureRule {
     pub scheme: SignatureScheme,
     /// Sources of the secrets, at least one.
     pub secrets: Vec<WebhookSecretSource>,
-    /// Maximum age of a signature, in both directions; `None` if the scheme has no timestamp.
+    /// Maximum difference between the time of a signature and now; `None` if the scheme has no
+    /// timestamp.
     pub tolerance: Option<Duration>,
 }
 
@@ -112,14 +114,14 @@ impl fmt::Debug for WebhookSecret {
 
 impl SignatureRule {
     /// Builds a verifier with these secrets.
-    pub fn with(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
-        let signature = self.scheme.with(secrets)?;
+    pub fn build_verifier(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
+        let signature = self.scheme.build_verifier(secrets)?;
         Ok(self.tolerance.into_iter().fold(signature, Signature::tolerance))
     }
 }
 
 impl SignatureScheme {
-    fn with(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
+    fn build_verifier(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
         match self {
             Self::StandardWebhooks => Signature::standard_webhooks(secrets),
             Self::Svix => Signature::svix(secrets),
@@ -130,7 +132,7 @@ impl SignatureScheme {
     }
 
     /// The source of the event id, if the scheme defines it.
-    pub(super) fn key(&self) -> Option<KeyLocation> {
+    pub(super) fn event_id_location(&self) -> Option<KeyLocation> {
         match self {
             Self::StandardWebhooks => Some(KeyLocation::Header(WEBHOOK_ID)),
             Self::Svix => Some(KeyLocation::Header(SVIX_ID)),
@@ -141,11 +143,11 @@ impl SignatureScheme {
     }
 
     /// Whether a key from this source is always signed.
-    pub(super) fn signs(&self, source: &KeyLocation) -> bool {
+    pub(super) fn is_always_signed(&self, source: &KeyLocation) -> bool {
         match source {
             KeyLocation::Header(_) => {
                 matches!(self, Self::StandardWebhooks | Self::Svix)
-                    && self.key().as_ref() == Some(source)
+                    && self.event_id_location().as_ref() == Some(source)
             }
             KeyLocation::Json(_) => true,
             KeyLocation::CloudEvent => false,
@@ -153,7 +155,7 @@ impl SignatureScheme {
     }
 
     /// The name of the scheme in a configuration.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn keyword(&self) -> &'static str {
         match self {
             Self::StandardWebhooks => SchemeName::StandardWebhooks,
             Self::Svix => SchemeName::Svix,
@@ -161,7 +163,7 @@ impl SignatureScheme {
             Self::GitHub => SchemeName::GitHub,
             Self::Hmac(_) => SchemeName::Hmac,
         }
-        .word()
+        .keyword()
     }
 
     /// Whether its signatures have a timestamp.
@@ -186,7 +188,7 @@ impl HmacRule {
 }
 
 /// Builds the rule of a table. Reports errors; `None` if there is one.
-pub(super) fn rule(
+pub(super) fn build_rule(
     loader: &mut Loader<'_, '_>,
     at: &Located<SignatureTable>,
 ) -> Option<SignatureRule> {
@@ -246,7 +248,7 @@ fn refuse_hmac_settings(loader: &mut Loader<'_, '_>, table: &SignatureTable, nam
         table.signed.get().map(|at| ("signed", &at.origin)),
     ];
     for (setting, origin) in hmac_only.into_iter().flatten() {
-        let word = name.word();
+        let word = name.keyword();
         let message =
             format!("scheme = \"{word}\" defines this; `{setting}` is for scheme = \"hmac\" only");
         loader.report.add_error(origin, message);
@@ -286,7 +288,8 @@ fn hmac(
     Some(rule)
 }
 
-/// The sources of the secrets. Variables are checked now, files when they are used.
+/// The sources of the secrets. The values of variables are checked now. Of files only their
+/// existence and readability is checked; their content is read when it is used.
 fn secrets(
     loader: &mut Loader<'_, '_>,
     table: &SignatureTable,
@@ -295,7 +298,7 @@ fn secrets(
 ) -> Option<Vec<WebhookSecretSource>> {
     let mut secrets = Vec::new();
     for name in table.secret_env.value().into_iter().flat_map(|OneOrMore(names)| names) {
-        secrets.push(variable(loader, name, scheme));
+        secrets.push(read_env_secret(loader, name, scheme));
     }
     for file in table.secret_file.value().into_iter().flat_map(|OneOrMore(files)| files) {
         let path = loader.checked_path(&file.value, &file.origin, FileCheck::File);
@@ -309,7 +312,7 @@ fn secrets(
     if secrets.is_empty() { None } else { secrets.into_iter().collect() }
 }
 
-fn variable(
+fn read_env_secret(
     loader: &mut Loader<'_, '_>,
     name: &Located<EnvName>,
     scheme: Option<&SignatureScheme>,
@@ -318,7 +321,7 @@ fn variable(
     let message = match loader.variable(variable).map(|value| value.trim().to_owned()) {
         None => format!("the environment variable {variable} is not set"),
         Some(value) if value.is_empty() => format!("the environment variable {variable} is empty"),
-        Some(value) => match scheme.map(|scheme| scheme.with(&[&value])) {
+        Some(value) => match scheme.map(|scheme| scheme.build_verifier(&[&value])) {
             Some(Err(error)) => format!("the value of {variable} is invalid: {error}"),
             Some(Ok(_)) | None => {
                 return Some(WebhookSecretSource::Env(variable.clone(), WebhookSecret(value)));

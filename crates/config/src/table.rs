@@ -116,7 +116,7 @@ fn row(methods: String, place: String, guard: Option<&Guard>, upstream: &Upstrea
             scope_text(guard),
             key_text(guard),
             guard.callers.iter().map(CallerRule::text).collect::<Vec<_>>().join(", "),
-            guard.policy.on_unknown.word().to_owned(),
+            guard.policy.on_unknown.keyword().to_owned(),
         ],
     };
     [methods, place, scope, key, caller, on_unknown, upstream.url()]
@@ -139,7 +139,7 @@ fn key_text(guard: &Guard) -> String {
         KeyLocation::CloudEvent => "cloudevents".to_owned(),
     });
     let places = places.collect::<Vec<_>>().join(", ");
-    let signed = guard.signature.as_ref().map(|rule| format!("signed {}", rule.scheme.word()));
+    let signed = guard.signature.as_ref().map(|rule| format!("signed {}", rule.scheme.keyword()));
     let required = match guard.required {
         Required::No => None,
         Required::Warn => Some("warn".to_owned()),

@@ -246,7 +246,7 @@ impl ServerUrl {
     /// The URL to connect with, which must not be shown. `file` is what the file with passwords
     /// says, if they are in one.
     pub fn to_connect(&self, file: Option<&str>) -> String {
-        let found = file.and_then(|file| passfile::find(file, &self.bare));
+        let found = file.and_then(|file| passfile::password_for_url(file, &self.bare));
         let found = found.map(|password| encode(&password));
         let password = match (&self.password, &found) {
             (Password::Known(password), _) | (Password::InFile(_), Some(password)) => password,

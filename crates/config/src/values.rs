@@ -23,7 +23,7 @@ pub(super) trait Keyword: Copy + PartialEq + 'static {
     const WORDS: &'static [(&'static str, Self)];
 
     /// The word for this.
-    fn word(self) -> &'static str {
+    fn keyword(self) -> &'static str {
         Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
     }
 }
@@ -93,7 +93,7 @@ words!(OnUnmatched { "pass" => Self::Pass, "refuse" => Self::Refuse });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
 words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
 words!(AboutSource { "request" => Self::Request, "route" => Self::Route });
-words!(HostRule { "count" => Self::Count, "ignore" => Self::Ignore });
+words!(HostRule { "compare" => Self::Compare, "ignore" => Self::Ignore });
 words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 

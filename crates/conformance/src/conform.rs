@@ -25,6 +25,7 @@ mod harness;
 mod held;
 mod limits;
 mod list;
+mod maintenance;
 mod operator;
 mod races;
 mod restore;
@@ -32,7 +33,6 @@ mod retention;
 mod stage;
 mod takeover;
 mod themes;
-mod upkeep;
 mod watch;
 
 use std::{fmt, pin::Pin, time::Duration};

@@ -133,7 +133,7 @@ pub enum BodyRule {
 pub enum HostRule {
     /// It does: one service may answer for several hosts.
     #[default]
-    Count,
+    Compare,
     /// The host does not count, for a service that does not receive the requested host.
     Ignore,
 }
@@ -198,7 +198,7 @@ impl Fingerprint {
             QueryRule::Ignore => None,
         };
         let host = match rule.host {
-            HostRule::Count => meaning.host.unwrap_or_default(),
+            HostRule::Compare => meaning.host.unwrap_or_default(),
             HostRule::Ignore => "",
         };
         let mut hash = Hash::new(0);

@@ -1,10 +1,10 @@
-//! The request machine: one request from its claim to its last write, without I/O and without a
+//! The state machine of one request, from its claim to its last write, without I/O and without a
 //! clock.
 //!
 //! A driver performs the [`Action`] it is given and reports what happened with the `on_*` method
-//! that fits; each returns the next step. Time is a parameter, always the driver's own monotonic
-//! clock. Besides, the driver calls [`Flow::on_tick`] when [`Flow::next_tick`] is due. The engine
-//! and the explorer are its two drivers; front ends decide nothing.
+//! that fits; each returns the next [`Action`]. Time is a parameter, always the driver's own
+//! monotonic clock. The driver also calls [`Flow::on_tick`] when [`Flow::next_tick`] is due. The
+//! engine and the explorer are its two drivers; the HTTP layer and `once` make no decision.
 //!
 //! ```
 //! use semel_core::*;
@@ -46,76 +46,80 @@ pub use former::would_begin;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     plan: Plan,
-    began: ProcessTime,
+    began_at: ProcessTime,
     next_tick: Option<ProcessTime>,
-    /// The backoff before the next try of what failed, or before the next look; it doubles.
+    /// The backoff before the next retry, or before the next read of the record; it doubles.
     backoff: Duration,
     phase: FlowPhase,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum FlowPhase {
-    /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether
-    /// it was granted.
+    /// The claim was sent to the store at `requested_at`, from which the lease counts (law 8).
+    /// `may_be_granted`: an earlier error left it unknown whether the claim was granted.
     Claiming {
-        asked: ProcessTime,
-        perhaps_ours: bool,
+        requested_at: ProcessTime,
+        may_be_granted: bool,
         client: ClientState,
     },
-    /// The record is held, perhaps because our claim was granted and its lease expired before the
-    /// reply came: reads the fence.
+    /// The record is held, perhaps because the claim of this request was granted and its lease
+    /// expired before the reply came. The driver reads the fence of the record.
     FindingFence {
         client: ClientState,
     },
-    /// Another process runs it.
+    /// Another process runs the operation.
     Waiting {
         until: ProcessTime,
     },
-    /// Another request in this process runs it.
+    /// Another request in this process runs the operation.
     Joined,
-    /// We run it.
+    /// This request runs the operation.
     Executing {
         grant: Grant,
-        renewing: Option<ProcessTime>,
+        renewal_sent_at: Option<ProcessTime>,
     },
-    /// We run it without a claim, and none of ours can have been granted.
+    /// This process runs the operation without a claim, and no claim of this request can have been
+    /// granted.
     Unguarded,
-    /// It ended at `since`, and that is being written.
+    /// The execution ended at `since`; its result is being written.
     Recording {
         fence: Fence,
         finish: Finish,
         reply: Reply,
         since: ProcessTime,
-        replied: bool,
+        has_replied: bool,
     },
-    /// Our fence was lost; what does the record say?
-    Looking,
+    /// The write was refused by the fence. The driver reads the record to choose the reply.
+    ReadingRecord,
     Done,
 }
 
-/// Where the client stands while it is open whether its claim was granted.
+/// State of the client while it is unknown whether its claim was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ClientState {
-    /// It waits: a grant is used.
-    Waits,
-    /// Its operation runs unguarded: a grant guards it from then on.
+    /// The client waits for a reply: a grant starts the operation.
+    Waiting,
+    /// The operation runs without a claim; a grant that arrives now guards it.
     Unguarded,
-    /// It has its reply: a grant ends like this.
+    /// The client has its reply: a grant is finished with this.
     Answered(Finish),
 }
 
-/// However short the timeout of a claim is, the store gets this long to answer it.
+/// Minimum timeout of a claim attempt, also when less of `store_timeout` is left.
 const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(50);
 
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
-const LOOK_BACKOFF_MAX: Duration = Duration::from_millis(250);
+const READ_BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 impl Flow {
     /// A request whose operation does not run in this process yet.
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Action) {
-        let phase =
-            FlowPhase::Claiming { asked: now, perhaps_ours: false, client: ClientState::Waits };
-        let mut flow = Self { plan, began: now, next_tick: None, backoff: BACKOFF_MIN, phase };
+        let phase = FlowPhase::Claiming {
+            requested_at: now,
+            may_be_granted: false,
+            client: ClientState::Waiting,
+        };
+        let mut flow = Self { plan, began_at: now, next_tick: None, backoff: BACKOFF_MIN, phase };
         if plan.is_past_deadline(now) {
             let refused = flow.refuse(Problem::DeadlineExceeded);
             return (flow, refused);
@@ -123,8 +127,8 @@ impl Flow {
         (flow, Action::Claim)
     }
 
-    /// A claim that may have been granted and is not used: it is
-    /// [to be given back](Self::unsettled).
+    /// Starts a flow that [releases](Self::unsettled) a claim that may have been granted and is not
+    /// used.
     #[must_use]
     pub fn give_back(plan: Plan, now: ProcessTime) -> Self {
         let (mut flow, _) = Self::begin(plan, now);
@@ -132,16 +136,16 @@ impl Flow {
         flow
     }
 
-    /// A request that joins an execution in this process, whose request has the fingerprint
-    /// `theirs`. Report [`Flow::on_joined`] when its owner has a reply. If the two mean different
-    /// things, this one gets `key-reused` at once.
-    pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Action) {
+    /// A request that joins an execution in this process. `running_fingerprint` is the fingerprint
+    /// of the request that it joins. Report [`Flow::on_joined`] when its owner has a reply. If the
+    /// fingerprints differ, this request gets `key-reused` at once.
+    pub fn join(plan: Plan, running_fingerprint: Fingerprint, now: ProcessTime) -> (Self, Action) {
         let next_tick = Some(plan.by_deadline(now.after(plan.wait)));
         let mut flow =
-            Self { plan, began: now, next_tick, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
+            Self { plan, began_at: now, next_tick, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
         let step = if plan.is_past_deadline(now) {
             flow.refuse(Problem::DeadlineExceeded)
-        } else if theirs == plan.fingerprint {
+        } else if running_fingerprint == plan.fingerprint {
             Action::Sleep
         } else {
             flow.refuse(Problem::KeyReused)
@@ -168,9 +172,9 @@ impl Flow {
         matches!(self.phase, FlowPhase::Waiting { .. })
     }
 
-    /// What to write if the claim turns out to be granted, once the client has its reply and only
-    /// that is open. The claim is retried until the store answers, so that no record is held for
-    /// an operation that has ended or never began.
+    /// The finish to write if the claim was granted, while the client already has its reply and the
+    /// result of the claim is unknown. The claim is retried until the store answers, so that no
+    /// record is held for an operation that has ended or never began.
     #[must_use]
     pub const fn unsettled(&self) -> Option<&Finish> {
         if let FlowPhase::Claiming { client: ClientState::Answered(finish), .. }
@@ -186,8 +190,8 @@ impl Flow {
     /// the route's `store_timeout` in all.
     #[must_use]
     pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
-        let waits = matches!(self.phase, FlowPhase::Claiming { client: ClientState::Waits, .. });
-        let left = self.plan.by_deadline(self.began.after(self.plan.store_timeout)).since(now);
+        let waits = matches!(self.phase, FlowPhase::Claiming { client: ClientState::Waiting, .. });
+        let left = self.plan.by_deadline(self.began_at.after(self.plan.store_timeout)).since(now);
         let timeout = if waits { left } else { self.plan.store_timeout };
         timeout.max(CLAIM_TIMEOUT_MIN)
     }
@@ -196,12 +200,15 @@ impl Flow {
 
     /// The store answered a renewal (`None`: it failed to).
     ///
-    /// A lost lease does not stop what was begun; the fence decides when it is recorded.
+    /// A lost lease does not stop a running operation; the fence decides whether its result is
+    /// recorded.
     pub fn on_renewed(&mut self, renewed: Option<Fenced>, now: ProcessTime) -> Action {
-        let FlowPhase::Executing { renewing, .. } = &mut self.phase else { return Action::Sleep };
-        let asked = renewing.take().unwrap_or(now);
+        let FlowPhase::Executing { renewal_sent_at, .. } = &mut self.phase else {
+            return Action::Sleep;
+        };
+        let sent_at = renewal_sent_at.take().unwrap_or(now);
         self.next_tick = match renewed {
-            Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
+            Some(Fenced::Applied) => Some(sent_at.after(self.plan.lease / 3).max(now)),
             Some(Fenced::Lost) => None,
             None => Some(now.after((self.plan.lease / 10).max(BACKOFF_MIN))),
         };
@@ -211,10 +218,10 @@ impl Flow {
     /// The execution ended, guarded or not.
     pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Action {
         if let FlowPhase::Executing { grant, .. } = self.phase {
-            let (finish, reply) = self.judge(result, Reply::Ran);
+            let (finish, reply) = self.finish_and_reply(result, Reply::Ran);
             return self.record(grant.fence, finish, reply, now);
         }
-        let (finish, reply) = self.judge(result, Reply::Unguarded);
+        let (finish, reply) = self.finish_and_reply(result, Reply::Unguarded);
         match &mut self.phase {
             FlowPhase::Unguarded => self.reply(reply),
             FlowPhase::Claiming { client: client @ ClientState::Unguarded, .. } => {
@@ -227,7 +234,7 @@ impl Flow {
             | FlowPhase::Joined
             | FlowPhase::Executing { .. }
             | FlowPhase::Recording { .. }
-            | FlowPhase::Looking
+            | FlowPhase::ReadingRecord
             | FlowPhase::Done => Action::Sleep,
         }
     }
@@ -238,13 +245,17 @@ impl Flow {
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
         self.next_tick = None;
         self.backoff = BACKOFF_MIN;
-        let (kept, replied) = (finish.clone(), false);
-        self.phase = FlowPhase::Recording { fence, finish: kept, reply, since: now, replied };
+        let (kept, has_replied) = (finish.clone(), false);
+        self.phase = FlowPhase::Recording { fence, finish: kept, reply, since: now, has_replied };
         Action::Record(fence, finish)
     }
 
-    /// What a result makes of the record, and what the client gets.
-    fn judge(&self, result: ExecutionResult, ran: impl Fn(Answer) -> Reply) -> (Finish, Reply) {
+    /// The finish to write for a result, and the reply to the client.
+    fn finish_and_reply(
+        &self,
+        result: ExecutionResult,
+        ran: impl Fn(Answer) -> Reply,
+    ) -> (Finish, Reply) {
         let unknown = |reason| Finish::unknown(self.plan.on_unknown, reason);
         match result {
             ExecutionResult::NeverReached => {
@@ -266,12 +277,12 @@ impl Flow {
         }
     }
 
-    /// The store answered how the outcome was taken.
+    /// The store replied to the write of the outcome.
     pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Action {
-        let FlowPhase::Recording { finish, reply, replied, .. } = &self.phase else {
+        let FlowPhase::Recording { finish, reply, has_replied, .. } = &self.phase else {
             return Action::Sleep;
         };
-        if *replied {
+        if *has_replied {
             return self.done(Action::Done);
         }
         // Nothing happened in our execution, whichever owner the record has now.
@@ -283,26 +294,28 @@ impl Flow {
             let reply = reply.clone();
             self.reply(reply)
         } else {
-            self.phase = FlowPhase::Looking;
+            self.phase = FlowPhase::ReadingRecord;
             Action::Look
         }
     }
 
-    /// The store failed to take the outcome. It is tried on for as long as the fence is ours; the
-    /// client gets an error after a while, and never an acknowledgement that is not durable.
+    /// The write of the outcome failed. It is retried until the store replies; after
+    /// `record_timeout` the client gets its reply, with an error instead of an answer that is not
+    /// durable.
     pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Action {
         let timeout = self.plan.record_timeout();
-        let FlowPhase::Recording { fence, finish, reply, since, replied } = &mut self.phase else {
+        let FlowPhase::Recording { fence, finish, reply, since, has_replied } = &mut self.phase
+        else {
             return Action::Sleep;
         };
         if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), finish.without_body()) {
             *finish = smaller.clone();
             return Action::Record(*fence, smaller);
         }
-        if *replied || now.since(*since) < timeout {
+        if *has_replied || now.since(*since) < timeout {
             return self.back_off(now);
         }
-        *replied = true;
+        *has_replied = true;
         // A completion that is not durable is not acknowledged, `operation-failed` included.
         let reply = match &finish.action {
             RecordAction::Complete(_) => Reply::Problem(Problem::OutcomeUnrecorded),
@@ -314,11 +327,11 @@ impl Flow {
 
     // === waiting ===
 
-    /// What the record says now.
+    /// The driver has read the record.
     pub fn on_seen(&mut self, seen: Option<&Snapshot>, now: ProcessTime) -> Action {
         let (until, vanished) = if let FlowPhase::Waiting { until } = self.phase {
             (Some(until), Problem::InProgress)
-        } else if self.phase == FlowPhase::Looking {
+        } else if self.phase == FlowPhase::ReadingRecord {
             (None, Problem::OutcomeUnrecorded)
         } else if let FlowPhase::FindingFence { client } = &self.phase {
             let client = client.clone();
@@ -335,11 +348,11 @@ impl Flow {
             (StateView::Completed { answer, .. }, _) => self.reply(Reply::Replayed(answer.clone())),
             (StateView::Held, _) => self.refuse(Problem::OutcomeUnknown),
             (StateView::InFlight { lease_left }, Some(until)) if !lease_left.is_zero() => {
-                self.sleep_until_a_look(until, now)
+                self.sleep_until_next_read(until, now)
             }
             (StateView::InFlight { .. }, _) => self.refuse(Problem::InProgress),
-            // A waiter never becomes an executor: a stampede whose leader failed does not turn into
-            // fifty tries in a row.
+            // A waiter never executes. Otherwise all waiters of a failed operation would run it one
+            // after the other (thundering herd).
             (StateView::Released { .. }, _) => self.refuse(vanished),
         }
     }
@@ -347,12 +360,12 @@ impl Flow {
     /// The record could not be read.
     pub fn on_look_failed(&mut self, now: ProcessTime) -> Action {
         if let FlowPhase::Waiting { until } = self.phase {
-            self.sleep_until_a_look(until, now)
-        } else if self.phase == FlowPhase::Looking {
+            self.sleep_until_next_read(until, now)
+        } else if self.phase == FlowPhase::ReadingRecord {
             self.refuse(Problem::OutcomeUnrecorded)
         } else if let FlowPhase::FindingFence { client } = &self.phase {
             let client = client.clone();
-            self.phase = FlowPhase::Claiming { asked: now, perhaps_ours: true, client };
+            self.phase = FlowPhase::Claiming { requested_at: now, may_be_granted: true, client };
             let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
             self.on_claim_failed(&away, now)
         } else {
@@ -375,13 +388,14 @@ impl Flow {
         })
     }
 
-    /// The joined request does not run it either: another process does. Wait for that
-    /// one, as long as was left.
+    /// The joined request waits for another process. This one then waits for that process, for the
+    /// rest of `wait`.
     pub fn on_elsewhere(&mut self, now: ProcessTime) -> Action {
         if self.phase == FlowPhase::Joined { self.wait(now) } else { Action::Sleep }
     }
 
-    /// Time has passed.
+    /// The time of `next_tick` has come, or the record that this request waits for may have
+    /// changed.
     pub fn on_tick(&mut self, now: ProcessTime) -> Action {
         match self.next_tick {
             Some(next_tick) if next_tick <= now => self.next_tick = None,
@@ -389,17 +403,17 @@ impl Flow {
             _ => return Action::Sleep,
         }
         match &mut self.phase {
-            FlowPhase::Claiming { asked, .. } => {
-                *asked = now;
+            FlowPhase::Claiming { requested_at, .. } => {
+                *requested_at = now;
                 Action::Claim
             }
             FlowPhase::Waiting { until } if *until <= now => self.stop_waiting(now),
-            FlowPhase::Waiting { .. } | FlowPhase::Looking | FlowPhase::FindingFence { .. } => {
-                Action::Look
-            }
+            FlowPhase::Waiting { .. }
+            | FlowPhase::ReadingRecord
+            | FlowPhase::FindingFence { .. } => Action::Look,
             FlowPhase::Joined => self.stop_waiting(now),
-            FlowPhase::Executing { grant, renewing } => {
-                *renewing = Some(now);
+            FlowPhase::Executing { grant, renewal_sent_at } => {
+                *renewal_sent_at = Some(now);
                 Action::Renew(grant.fence)
             }
             FlowPhase::Recording { fence, finish, .. } => Action::Record(*fence, finish.clone()),
@@ -414,9 +428,9 @@ impl Flow {
         if self.plan.wait.is_zero() {
             return self.refuse(Problem::InProgress);
         }
-        let until = self.plan.by_deadline(self.began.after(self.plan.wait));
+        let until = self.plan.by_deadline(self.began_at.after(self.plan.wait));
         self.phase = FlowPhase::Waiting { until };
-        self.sleep_until_a_look(until, now)
+        self.sleep_until_next_read(until, now)
     }
 
     /// The answer of another request did not come in time.
@@ -449,15 +463,15 @@ impl Flow {
         Action::Sleep
     }
 
-    fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Action {
-        let next_look = if self.plan.watched { until } else { now.after(self.backoff).min(until) };
-        self.next_tick = Some(next_look);
-        self.backoff = self.backoff.saturating_mul(2).min(LOOK_BACKOFF_MAX);
+    fn sleep_until_next_read(&mut self, until: ProcessTime, now: ProcessTime) -> Action {
+        let next_read = if self.plan.watched { until } else { now.after(self.backoff).min(until) };
+        self.next_tick = Some(next_read);
+        self.backoff = self.backoff.saturating_mul(2).min(READ_BACKOFF_MAX);
         Action::Sleep
     }
 }
 
-/// How a grant ends under which nothing was sent.
+/// The finish of a grant under which no request was sent.
 const fn not_sent() -> Finish {
     Finish::release(Release::NotSent, Reason::NotSent)
 }

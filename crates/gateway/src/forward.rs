@@ -127,7 +127,7 @@ impl ForwardContext {
     /// Fails if the lease has ended: another owner may run the operation by now. Call it right
     /// before the first byte is sent.
     pub(crate) fn check_lease(&self) -> Result<(), ForwardError> {
-        if self.lease.as_ref().is_none_or(Lease::may_begin) {
+        if self.lease.as_ref().is_none_or(Lease::can_begin) {
             return Ok(());
         }
         Err(ForwardError::unreachable("nothing was sent: the lease ended first"))

@@ -1,7 +1,7 @@
-//! HTTP/1.1 on both sides of a proxy. It knows no route, no pool and no peer.
+//! HTTP/1.1 on both sides of a proxy. It is independent of routes, pools and client addresses.
 //!
 //! `client` sends a request to an upstream and reads the response. The task that awaits the
-//! response does the I/O itself, without another task and a channel. No task reads an idle
+//! response does the I/O itself, without another task or a channel. No task reads an idle
 //! connection; its [owner](ConnectionOwner) asks the kernel before it reuses the connection.
 //!
 //! `server` serves a client's connection: the requests go to an [`Http1Service`]. `decode` reads
@@ -38,7 +38,7 @@ pub use crate::server::conn::{ConnectionBody, IncomingBody, Io};
 pub use crate::server::serve::{ConnectionLimits, Http1Service, serve};
 pub use crate::server::upgrade::{PendingUpgrade, UpgradedConnection};
 
-/// Capacity of the write buffer that is kept for the next request.
+/// Maximum capacity of the write buffer that is kept for the next request.
 const WRITE_BUFFER_CAPACITY_MAX: usize = 16 * 1024;
 
 /// An HTTP/1.1 connection to an upstream.
@@ -47,8 +47,7 @@ pub struct Http1Connection {
     /// The byte stream.
     pub stream: UpstreamStream,
     input: ReadBuffer,
-    /// Write buffer.
-    out: Vec<u8>,
+    write_buffer: Vec<u8>,
     /// Timer for the response.
     timer: LazyTimer,
 }
@@ -56,7 +55,12 @@ pub struct Http1Connection {
 impl Http1Connection {
     /// A connection on which nothing was sent so far.
     pub fn new(stream: UpstreamStream) -> Self {
-        Self { stream, input: ReadBuffer::new(), out: Vec::new(), timer: LazyTimer::default() }
+        Self {
+            stream,
+            input: ReadBuffer::new(),
+            write_buffer: Vec::new(),
+            timer: LazyTimer::default(),
+        }
     }
 
     /// Whether the next request may be sent on it.
@@ -74,17 +78,17 @@ impl Http1Connection {
     }
 
     /// Prepares it for the next request.
-    pub fn clear(&mut self) {
+    pub fn prepare_for_reuse(&mut self) {
         self.input.shrink();
-        self.out.clear();
-        self.out.shrink_to(WRITE_BUFFER_CAPACITY_MAX);
+        self.write_buffer.clear();
+        self.write_buffer.shrink_to(WRITE_BUFFER_CAPACITY_MAX);
     }
 }
 
 /// The next frame of a body, or `None` at its end.
 pub(crate) type NextHttp1Frame = Option<Result<Frame<Bytes>, Http1Error>>;
 
-/// The error of a body that someone else makes.
+/// The error of a body that the user of this crate supplies.
 pub type BoxError = Box<dyn error::Error + Send + Sync>;
 
 /// Status and detail of the response to an invalid request.

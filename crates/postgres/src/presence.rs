@@ -67,7 +67,7 @@ impl Options {
     /// # Errors
     ///
     /// If the database cannot be reached, or the role may not read the table `meta`.
-    pub async fn presence(&self) -> Result<Presence, StoreError> {
+    pub async fn find_stores(&self) -> Result<Presence, StoreError> {
         let session = Arc::new(SessionConnector::new(self.clone())?).open_first().await?;
         let store = match meta::read(&session.client, &self.names).await? {
             Some(meta) if meta::is_usable(&meta)? => Some(self.present_store(&session).await?),

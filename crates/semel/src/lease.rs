@@ -14,9 +14,10 @@ use crate::{Deadline, clock::EngineClock, keys};
 
 /// The right to run one operation, given to the execution.
 ///
-/// The engine renews it while the operation runs. Nothing can stop an operation that continues
-/// beside a new owner, after a suspend of the machine for example. Its fence is lower than the new
-/// owner's, so a database that stores the highest fence can refuse its writes.
+/// The engine renews it while the operation runs. Nothing can stop an operation that still runs
+/// after another owner took the record over, for example after the machine was suspended. Its fence
+/// is lower than the new owner's, so a database that stores the highest fence can refuse its
+/// writes.
 #[derive(Clone)]
 pub struct Lease(Arc<LeaseState>);
 
@@ -25,11 +26,11 @@ struct LeaseState {
     /// The grant and the owner token.
     grant: OnceLock<(Grant, OwnerToken)>,
     /// Whether the operation was called.
-    begun: AtomicBool,
-    lost: AtomicBool,
+    has_begun: AtomicBool,
+    is_lost: AtomicBool,
     clock: EngineClock,
-    /// When the owner stops relying on the lease, in milliseconds of the clock.
-    until: AtomicU64,
+    /// When the owner stops relying on the lease, by the clock of the engine.
+    valid_until_ms: AtomicU64,
     /// The deadline of the client that the operation runs for.
     deadline: Option<Deadline>,
     /// Whether the reply of a client with a deadline was reported.
@@ -42,22 +43,22 @@ impl Lease {
         Self(Arc::new(LeaseState {
             id,
             grant: OnceLock::new(),
-            begun: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
+            has_begun: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             clock,
-            until: AtomicU64::new(0),
+            valid_until_ms: AtomicU64::new(0),
             deadline,
             reported: AtomicBool::new(false),
         }))
     }
 
-    /// The operation is called.
+    /// Marks the operation as called.
     pub(crate) fn begin(&self) {
-        self.0.begun.store(true, Ordering::Relaxed);
+        self.0.has_begun.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn has_begun(&self) -> bool {
-        self.0.begun.load(Ordering::Relaxed)
+        self.0.has_begun.load(Ordering::Relaxed)
     }
 
     /// Whether the one who asks is the first: the driver that has a reply, or the client at its
@@ -66,15 +67,15 @@ impl Lease {
         self.0.deadline.is_none() || !self.0.reported.swap(true, Ordering::Relaxed)
     }
 
-    /// The store granted the claim of this owner.
+    /// Stores the grant of the store.
     pub(crate) fn grant(&self, grant: Grant, owner: OwnerToken, until: ProcessTime) {
         self.extend(until);
         let _ = self.0.grant.set((grant, owner));
     }
 
-    /// The store has renewed it.
+    /// Extends the lease after a grant or a renewal.
     pub(crate) fn extend(&self, until: ProcessTime) {
-        self.0.until.fetch_max(until.as_millis(), Ordering::Relaxed);
+        self.0.valid_until_ms.fetch_max(until.as_millis(), Ordering::Relaxed);
     }
 
     /// The record: scope, caller and key.
@@ -90,18 +91,18 @@ impl Lease {
     }
 
     /// A key for a call that the operation makes in turn, to a bank for example. It is the same at
-    /// every attempt, and differs for every record and every `what`.
+    /// every attempt, and differs for every record and every `purpose`.
     ///
     /// Do not forward the client's own key: another client may send the same one.
     ///
     /// Two processes can run one operation at the same time, whatever the store: the first may be
     /// paused beyond its lease, or lose the connection that holds its lock in a
-    /// [transaction](crate::transactional). The store accepts the result of one of them; what the
-    /// other one calls meanwhile is harmless only under such a key.
+    /// [transaction](crate::transactional). The store accepts the result of only one of them. The
+    /// calls of the other one are harmless only with such a key.
     #[must_use]
-    pub fn key_for(&self, what: &str) -> Key {
+    pub fn key_for(&self, purpose: &str) -> Key {
         let RecordId { scope, caller, key } = self.id();
-        keys::from_parts(what, &[scope.as_str(), caller.as_str(), key.as_str()])
+        keys::from_parts(purpose, &[scope.as_str(), caller.as_str(), key.as_str()])
     }
 
     /// The number of this claim, higher than that of every earlier claim of the same key. `None`
@@ -111,7 +112,8 @@ impl Lease {
         self.0.grant.get().map(|(grant, _)| grant.fence)
     }
 
-    /// 1 for the first run. A higher number means that an earlier run may have had effects.
+    /// 1 for the first run, and for an unguarded run without a grant. A higher number means that an
+    /// earlier run may have had effects.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.grant.get().map_or(1, |(grant, _)| grant.attempt)
@@ -122,7 +124,7 @@ impl Lease {
     /// takes the late answer: it is not lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.0.lost.load(Ordering::Relaxed)
+        self.0.is_lost.load(Ordering::Relaxed)
     }
 
     /// Whether the operation may still begin: the lease is not lost and has not expired, renewals
@@ -132,8 +134,8 @@ impl Lease {
     /// returns false, send nothing and report that the operation was never reached: another owner
     /// may already run it. An unguarded run has no lease to lose.
     #[must_use]
-    pub fn may_begin(&self) -> bool {
-        let until = ProcessTime::from_millis(self.0.until.load(Ordering::Relaxed));
+    pub fn can_begin(&self) -> bool {
+        let until = ProcessTime::from_millis(self.0.valid_until_ms.load(Ordering::Relaxed));
         !self.is_lost()
             && (self.fence().is_none() || self.0.clock.now() < until)
             && !self.0.deadline.is_some_and(Deadline::has_passed)
@@ -151,7 +153,7 @@ impl Lease {
     }
 
     pub(crate) fn mark_lost(&self) {
-        self.0.lost.store(true, Ordering::Relaxed);
+        self.0.is_lost.store(true, Ordering::Relaxed);
     }
 }
 
@@ -221,28 +223,28 @@ mod tests {
         ExecutionResult::Answered { verdict, answer: Answer::not_retained(200), reason }
     }
 
-    /// A store whose clock counts through a suspend. The machine sleeps for `asleep` between its
-    /// next claim and the reply.
-    fn store(asleep: &Arc<AtomicU32>) -> MemoryStore {
-        let (origin, asleep) = (Instant::now(), Arc::clone(asleep));
+    /// A store whose clock counts through a suspend. The next time the store reads its clock, the
+    /// machine is suspended for `suspend_seconds`: between a call and its reply.
+    fn suspending_store(suspend_seconds: &Arc<AtomicU32>) -> MemoryStore {
+        let (origin, suspend_seconds) = (Instant::now(), Arc::clone(suspend_seconds));
         MemoryStore::with_clock(move || {
             let now = origin.elapsed() + SUSPENDED.get();
-            suspend(Duration::from_secs(asleep.swap(0, Ordering::SeqCst).into()));
+            suspend(Duration::from_secs(suspend_seconds.swap(0, Ordering::SeqCst).into()));
             now
         })
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_operation_does_not_begin_after_the_deadline_of_its_client() {
-        let store = store(&Arc::default());
+        let store = suspending_store(&Arc::default());
         let semel = Semel::builder(store.clone()).upkeep(false).build();
         let mut operation = operation();
         operation.deadline = Some(semel.deadline_in(Duration::from_secs(1)));
         let pending = begin(&semel, operation, |lease: Lease| async move {
-            assert!(lease.may_begin());
+            assert!(lease.can_begin());
             // Connecting takes longer than the client waits.
             sleep(Duration::from_secs(2)).await;
-            if lease.may_begin() { completed() } else { ExecutionResult::NeverReached }
+            if lease.can_begin() { completed() } else { ExecutionResult::NeverReached }
         });
         assert_eq!(pending.await, Reply::Problem(Problem::DeadlineExceededInFlight));
         assert_eq!(semel.drain(LEASE).await, 0);
@@ -251,27 +253,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_slept_through_its_lease_does_not_begin_with_it() {
+    async fn an_operation_does_not_begin_with_a_lease_that_expired_during_suspend() {
         for (seconds, lease_left) in [(29, Some(1)), (31, Some(30)), (3600, None)] {
-            let asleep = Arc::new(AtomicU32::new(0));
-            let store = store(&asleep);
+            let suspend_seconds = Arc::new(AtomicU32::new(0));
+            let store = suspending_store(&suspend_seconds);
             let semel = Semel::builder(store.clone()).upkeep(false).build();
-            // All other store calls are done.
+            // Lets maintenance make its first store calls, so that the next clock read is that of
+            // the claim.
             semel.start_maintenance();
             sleep(Duration::from_millis(10)).await;
-            asleep.store(seconds, Ordering::SeqCst);
+            suspend_seconds.store(seconds, Ordering::SeqCst);
             let pending = begin(&semel, operation(), move |lease: Lease| async move {
-                assert!(lease.may_begin());
+                assert!(lease.can_begin());
                 let seen = store.get(&id()).await.unwrap().unwrap();
                 let StateView::InFlight { lease_left: left } = seen.state else {
                     panic!("{seen:?}")
                 };
-                assert_eq!(Some(left.as_secs()), lease_left, "it is claimed again where it lapsed");
+                assert_eq!(Some(left.as_secs()), lease_left, "an expired lease is claimed again");
                 completed()
             });
             let expected = match lease_left {
                 Some(_) => Reply::Ran(Answer::not_retained(200)),
-                // It is too late for this client. The claim is given back.
+                // The claim timeout of this client has passed. The unused claim is released.
                 None => Reply::Problem(Problem::StoreUnavailable),
             };
             assert_eq!(pending.await, expected, "{seconds}");
@@ -280,27 +283,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_owner_looks_once_more_before_it_begins() {
-        let semel = Semel::new(store(&Arc::default()));
+    async fn can_begin_follows_renewals_suspends_and_loss() {
+        let semel = Semel::new(suspending_store(&Arc::default()));
         let reply = begin(&semel, operation(), |lease: Lease| async move {
-            assert!(lease.may_begin());
-            // However long it takes to connect: the lease is renewed.
+            assert!(lease.can_begin());
+            // The lease is renewed, however long connecting takes.
             sleep(LEASE * 10).await;
-            assert!(lease.may_begin());
+            assert!(lease.can_begin());
             suspend(LEASE);
-            assert!(!lease.may_begin(), "the machine slept, and nothing is renewed yet");
+            assert!(!lease.can_begin(), "the machine slept, and nothing is renewed yet");
             sleep(Duration::from_secs(2)).await;
-            assert!(lease.may_begin(), "it has no other owner");
+            assert!(lease.can_begin(), "it has no other owner");
             lease.mark_lost();
-            assert!(!lease.may_begin());
+            assert!(!lease.can_begin());
             ExecutionResult::NeverReached
         });
         assert_eq!(reply.await, Reply::Problem(Problem::UpstreamUnreachable));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_that_slept_does_not_trust_what_it_knew() {
-        let store = store(&Arc::default());
+    async fn suspended_time_counts_towards_the_cache_ttl() {
+        let store = suspending_store(&Arc::default());
         let semel = Semel::new(store.clone());
         semel.start_maintenance();
         sleep(Duration::from_secs(1)).await;
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_key_is_the_records_own() {
+    fn a_derived_key_is_stable_and_unique_per_record_and_purpose() {
         let lease = |caller: &str| {
             let caller = Caller::new(caller).unwrap();
             let id = RecordId::new(Scope::new("s").unwrap(), caller, Key::new("k").unwrap());

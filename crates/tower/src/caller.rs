@@ -384,7 +384,7 @@ impl Callers {
     pub(crate) async fn keys_refreshed(&self) {
         let verifiers: Vec<_> = self.rules.iter().flat_map(CallerExtractor::verifiers).collect();
         for verifier in verifiers {
-            verifier.keys().refreshed().await;
+            verifier.keys().wait_for_refresh().await;
         }
     }
 

@@ -276,7 +276,13 @@ impl LayerConfig {
     pub(crate) fn responder(&self, version: Version, headers: &HeaderMap) -> Responder<'_> {
         let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc_request(version, headers));
         let retry = RetryContext::guarded(self.policy.on_unknown);
-        Responder { docs, dialect: &self.dialect, grpc, inbox: self.signature.is_some(), retry }
+        Responder {
+            docs,
+            dialect: &self.dialect,
+            grpc,
+            is_webhook: self.signature.is_some(),
+            retry,
+        }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

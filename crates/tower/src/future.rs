@@ -35,7 +35,12 @@ pin_project! {
 pin_project! {
     #[project = FutureStateProjection]
     enum FutureState<F, B, E> {
-        PassedThrough { #[pin] future: F, missing_key_warning: Option<Arc<LayerConfig>>, has_outer_guard: bool },
+        PassedThrough {
+            #[pin]
+            future: F,
+            missing_key_warning: Option<Arc<LayerConfig>>,
+            has_outer_guard: bool,
+        },
         Guarded { future: GuardedFuture<B, E> },
     }
 }

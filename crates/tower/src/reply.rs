@@ -27,7 +27,7 @@ pub(crate) struct Responder<'a> {
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
     /// Whether it is a webhook, whose sender needs only the status.
-    pub(crate) inbox: bool,
+    pub(crate) is_webhook: bool,
     /// What a retry of the request would meet.
     pub(crate) retry: RetryContext,
 }
@@ -95,7 +95,7 @@ impl Responder<'_> {
     /// The problem that this client gets instead of a recorded answer. The sender of a webhook gets
     /// the status alone.
     pub(crate) fn replay_problem(self, answer: &Answer) -> Option<Problem> {
-        let wants_status_only = self.inbox && !self.grpc;
+        let wants_status_only = self.is_webhook && !self.grpc;
         answer
             .problem()
             .filter(|problem| !(wants_status_only && *problem == Problem::ResponseNotRetained))
@@ -169,7 +169,8 @@ pub fn refusal_in<B>(
     grpc: bool,
     context: RetryContext,
 ) -> Response<Body<B>> {
-    Responder { docs: None, dialect, grpc, inbox: false, retry: context }.refuse(&problem.into())
+    Responder { docs: None, dialect, grpc, is_webhook: false, retry: context }
+        .refuse(&problem.into())
 }
 
 /// Reads the problem of a placeholder that the capture encoded.

@@ -71,7 +71,7 @@ class AsyncRun:
 
     @property
     def result(self) -> Any:
-        """What the block records, or what was recorded before."""
+        """The value to record, or the recorded value if ``replayed``."""
         return self._run.result
 
     @result.setter
@@ -119,7 +119,10 @@ class AsyncSemel:
         fingerprint: str | None = None,
         options: Options | None = None,
     ) -> Claim | Replayed:
-        """Claims a key. The claim's own methods block: call them by :func:`asyncio.to_thread`."""
+        """Claims a key.
+
+        The methods of the returned claim block; call them with :func:`asyncio.to_thread`.
+        """
         return await self._ask(
             functools.partial(
                 self._semel.claim, key, payload=payload, fingerprint=fingerprint, options=options

@@ -1,4 +1,4 @@
-"""What a program that uses the service API may meet."""
+"""The errors of the client of the service API."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Any
 
 
 class SemelError(Exception):
-    """Every error of this package."""
+    """Base class of all errors of this package."""
 
 
 class Retry(SemelError):
-    """Raise it in an operation that did not happen: its key is released and may run again."""
+    """Raise it in an operation that did not happen.
+
+    The key is released, and the next attempt runs the operation.
+    """
 
 
 class Refused(SemelError):
@@ -34,7 +37,7 @@ class Problem(SemelError):
 
 
 class InProgress(Problem):
-    """Another attempt runs, and it did not end in time. Ask again with the same key."""
+    """Another attempt is still running. Retry with the same key."""
 
 
 class OutcomeUnknown(Problem):
@@ -50,7 +53,7 @@ class OperationFailed(Problem):
 
 
 class Lost(Problem):
-    """The claim has another owner by now: the operation may run there."""
+    """The claim has another owner, was released or resolved, or has another result."""
 
 
 class NotRetained(SemelError):

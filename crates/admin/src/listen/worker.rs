@@ -43,9 +43,9 @@ pub(super) struct WorkerContext {
     /// Maximum number of open connections of one worker.
     pub(super) connections_max: usize,
     /// Changes on shutdown.
-    pub(super) ended: watch::Receiver<()>,
+    pub(super) shutdown: watch::Receiver<()>,
     /// Closed once every worker has ended.
-    pub(super) running: mpsc::Sender<()>,
+    pub(super) worker_alive: mpsc::Sender<()>,
 }
 
 impl ApiWorker {
@@ -80,7 +80,7 @@ impl ApiWorker {
 struct TrackedConnection {
     handle: AbortHandle,
     /// Whether it processes a request.
-    busy: Arc<AtomicBool>,
+    is_busy: Arc<AtomicBool>,
 }
 
 /// Counts a connection until it is dropped.
@@ -105,18 +105,18 @@ async fn run(
         if !make_room(&mut open, context.connections_max) {
             continue;
         }
-        let busy = Arc::new(AtomicBool::new(false));
-        let state = ConnectionState { peer, busy: Arc::clone(&busy), ..context.connection.clone() };
-        let ended = context.ended.clone();
+        let is_busy = Arc::new(AtomicBool::new(false));
+        let state = ConnectionState { peer, is_busy: Arc::clone(&is_busy), ..context.connection.clone() };
+        let shutdown = context.shutdown.clone();
         let handle = connections.spawn(async move {
-            serve_connection(stream, state, ended).await;
+            serve_connection(stream, state, shutdown).await;
             drop(count);
         });
-        open.push_back(TrackedConnection { handle, busy });
+        open.push_back(TrackedConnection { handle, is_busy });
     }
     let all_ended = async { while connections.join_next().await.is_some() {} };
     let _ = timeout(SHUTDOWN_TIMEOUT, all_ended).await;
-    drop(context.running);
+    drop(context.worker_alive);
 }
 
 /// Whether there is room for one more connection. At the limit, closes the oldest one that waits for
@@ -126,7 +126,7 @@ fn make_room(open: &mut VecDeque<TrackedConnection>, connections_max: usize) -> 
     if open.len() < connections_max {
         return true;
     }
-    let idle = open.iter().position(|tracked| !tracked.busy.load(Ordering::Relaxed));
+    let idle = open.iter().position(|tracked| !tracked.is_busy.load(Ordering::Relaxed));
     let Some(tracked) = idle.and_then(|idle| open.remove(idle)) else { return false };
     tracked.handle.abort();
     true

@@ -12,7 +12,7 @@ use semel_tower::add_retry_advice;
 
 use crate::api_error::ApiError;
 
-/// What one operation is answered.
+/// The reply to one call.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceReply {
     status: u16,
@@ -34,7 +34,7 @@ impl ServiceReply {
         Self { status: 200, body, retry: None }
     }
 
-    /// A problem of the contract, with a more precise detail where there is one.
+    /// A problem, with a more specific detail if one is given.
     pub(super) fn problem(problem: Problem, detail: Option<&str>) -> Self {
         let after = problem.retry_after(RetryContext::guarded(OnUnknown::Hold));
         let retry = Some(after.map_or(RetryAdvice::Never, RetryAdvice::After));

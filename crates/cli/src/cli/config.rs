@@ -1,4 +1,4 @@
-//! `semel config`. Check, print or explain a configuration.
+//! `semel config`. Checks or prints a configuration; prints the defaults and the JSON Schema.
 
 use std::{
     io::{self, Write as _},
@@ -33,7 +33,7 @@ enum ConfigCommand {
 /// Where a configuration comes from.
 #[derive(Debug, clap::Args)]
 struct ConfigSource {
-    /// The file
+    /// Configuration file
     file: Option<PathBuf>,
     #[command(flatten)]
     overrides: Overrides,
@@ -70,7 +70,10 @@ pub(super) fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Config,
 }
 
 /// The value of an environment variable.
-#[expect(clippy::disallowed_methods, reason = "the edge where a configuration is read, once")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the only place where the program reads environment variables"
+)]
 pub(super) fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }

@@ -78,7 +78,7 @@ async fn of_store(url: &StoreUrl) -> anyhow::Result<Vec<FindingView>> {
             let findings = report.context("the store cannot be checked")?.findings;
             let mut views: Vec<FindingView> = findings.into_iter().map(FindingView::of).collect();
             // What keeps it from being read was found by the doctor.
-            if let Ok(Some(present)) = options.presence().await.map(|present| present.store) {
+            if let Ok(Some(present)) = options.find_stores().await.map(|present| present.store) {
                 views.push(identity(present.id, present.created_at));
             }
             Ok(views)

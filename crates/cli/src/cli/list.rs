@@ -54,7 +54,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn list(args: Args) -> Result<ExitCode, CommandError> {
     let Args { place, key, state, matching, lapsed, limit, mut after } = args;
     let filter = RecordFilter { key, state, lapsed, ..matching.filter() };
-    let filter = filter.checked().map_err(|wrong| anyhow!(wrong))?;
+    let filter = filter.validate().map_err(|wrong| anyhow!(wrong))?;
     let (target, output) = (place.open().await?, place.output());
     let mut left = match limit {
         Some(0) => usize::MAX,

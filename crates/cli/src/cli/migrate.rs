@@ -109,7 +109,7 @@ async fn migrate_store(args: &Args, url: &StoreUrl, output: Output) -> anyhow::R
     if args.print {
         return output.line(options.migrations().trim_end());
     }
-    let present = options.presence().await.context("cannot check for an existing store")?;
+    let present = options.find_stores().await.context("cannot check for an existing store")?;
     if present.store.is_none() {
         let traces = Traces::of_database(&present.others, None);
         if !traces.is_empty() {
@@ -174,7 +174,7 @@ async fn new_store(url: &StoreUrl) -> anyhow::Result<CreatedStore> {
             if migrated.from > 0 {
                 return Err(there());
             }
-            let present = options.presence().await.context("the store cannot be read")?;
+            let present = options.find_stores().await.context("the store cannot be read")?;
             present.store.context("the store that was made is not there")?.id
         }
         StoreUrl::Memory => bail!("a store in memory is new at each start"),
@@ -235,7 +235,7 @@ async fn after_restore(url: &StoreUrl) -> anyhow::Result<RestoredStore> {
         StoreUrl::Postgres(server) => {
             let options = store::postgres(server)?;
             let restored = semel_postgres::after_restore(&options).await.context(FAILED)?;
-            let present = options.presence().await.context(FAILED)?;
+            let present = options.find_stores().await.context(FAILED)?;
             let id = present.store.context("the store is not there")?.id;
             Ok(RestoredStore {
                 store_id: store::public_id(id),

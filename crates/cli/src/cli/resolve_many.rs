@@ -81,7 +81,7 @@ pub(super) async fn run(
     consent: Confirmation,
 ) -> Result<ExitCode, CommandError> {
     let filter = RecordFilter { state: Some(StateName::Held), ..filter };
-    let filter = filter.checked().map_err(|wrong| anyhow!(wrong))?;
+    let filter = filter.validate().map_err(|wrong| anyhow!(wrong))?;
     let (target, output) = (target_args.open().await?, target_args.output());
     let found = find(&target, &filter).await?;
     if found.records.is_empty() {

@@ -154,11 +154,11 @@ fn several_rules_may_name_a_caller_together() {
 fn a_fingerprint_counts_the_host_only_if_the_upstream_receives_it() {
     let rule = guard("fingerprint = { headers = [\"Stripe-Account\"] }").fingerprint.unwrap();
     assert_eq!(rule.headers, [FingerprintHeader::new("stripe-account").unwrap()]);
-    assert_eq!(rule.host, HostRule::Count);
+    assert_eq!(rule.host, HostRule::Compare);
     let host = |lines: &str| guard(lines).fingerprint.unwrap().host;
     assert_eq!(host("fingerprint = { host = \"ignore\" }"), HostRule::Ignore);
     assert_eq!(host("upstream = { host = \"upstream\" }"), HostRule::Ignore);
-    assert_eq!(host("upstream = { host = \"client\" }"), HostRule::Count);
+    assert_eq!(host("upstream = { host = \"client\" }"), HostRule::Compare);
 }
 
 #[test]

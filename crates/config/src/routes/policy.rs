@@ -110,8 +110,8 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         if policy.on_unknown == OnUnknown::Hold {
             policy.hold_for = Some(time.value.0);
         } else if !self.own.value.hold_for.is_absent() {
-            let message = "`hold_for` needs on_unknown = \"hold\": with another value the route holds \
-                           no records";
+            let message = "`hold_for` needs on_unknown = \"hold\": with another value the route \
+                           holds no records";
             self.add_error(&time.origin, message);
         }
     }

@@ -44,7 +44,7 @@ pub(crate) async fn a_mebibyte_is_replayed(harness: &StoreHarness) {
         .await;
 }
 
-pub(crate) async fn every_byte_is_replayed(harness: &StoreHarness) {
+pub(crate) async fn every_byte_value_is_replayed(harness: &StoreHarness) {
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
     let headers = vec![Field::new("x-bytes", bytes.clone())];
     let response = StoredResponse { status: 200, headers, body: bytes.into(), trailers: vec![] };
@@ -86,7 +86,7 @@ pub(crate) async fn an_answer_is_read_through_another_handle(harness: &StoreHarn
     assert!(two.occupied(&rival(&claim)).await == replay, "the claim gets other bytes");
 }
 
-pub(crate) async fn a_repeated_mebibyte_is_applied(harness: &StoreHarness) {
+pub(crate) async fn a_repeated_completion_with_a_large_answer_is_applied(harness: &StoreHarness) {
     let claim = claim("repeated");
     let fence = harness.granted(&claim).await.fence;
     let mut body = noise(MEBIBYTE);

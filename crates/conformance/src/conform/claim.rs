@@ -17,7 +17,7 @@ pub(crate) async fn a_first_claim_has_a_whole_lease(harness: &StoreHarness) {
     assert_eq!(harness.another().await.seen(&claim.id).await, wanted);
 }
 
-pub(crate) async fn callers_never_meet(harness: &StoreHarness) {
+pub(crate) async fn callers_do_not_share_keys(harness: &StoreHarness) {
     // The last one is a caller of that name, not the caller without one.
     for caller in ["ann", "bob", "Ann", "", "anonymous"] {
         let claim = with(claim("key"), |it| it.id = id("conform", caller, "key"));
@@ -25,7 +25,7 @@ pub(crate) async fn callers_never_meet(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn scopes_never_meet(harness: &StoreHarness) {
+pub(crate) async fn scopes_do_not_share_keys(harness: &StoreHarness) {
     for (scope, key) in [("a", "key"), ("a.b", "key"), ("a", "b.key"), ("a-b", "key")] {
         let claim = with(claim("key"), |it| it.id = id(scope, "caller", key));
         assert_eq!(harness.granted(&claim).await.attempt, 1, "{scope}/{key}");
@@ -40,7 +40,7 @@ pub(crate) async fn keys_are_compared_byte_by_byte(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn the_longest_names_have_their_record(harness: &StoreHarness) {
+pub(crate) async fn records_of_the_longest_names_are_distinct(harness: &StoreHarness) {
     let (scope, caller, key) = ("s".repeat(64), "ü".repeat(127), "k".repeat(254));
     for last in ["a", "b"] {
         let id = id(&scope, &caller, &format!("{key}{last}"));
@@ -50,7 +50,7 @@ pub(crate) async fn the_longest_names_have_their_record(harness: &StoreHarness) 
     }
 }
 
-pub(crate) async fn an_owner_asks_again_through_another_handle(harness: &StoreHarness) {
+pub(crate) async fn an_owner_repeats_its_claim_through_another_handle(harness: &StoreHarness) {
     let claim = claim("asked-twice");
     let grant = harness.granted(&claim).await;
     assert_eq!(harness.another().await.granted(&claim).await, grant);
@@ -58,7 +58,7 @@ pub(crate) async fn an_owner_asks_again_through_another_handle(harness: &StoreHa
     assert_eq!(rival, Occupied::InFlight { lease_left: LEASE });
 }
 
-pub(crate) async fn an_owner_token_does_not_open_another_fingerprint(harness: &StoreHarness) {
+pub(crate) async fn an_owner_token_does_not_grant_another_fingerprint(harness: &StoreHarness) {
     let claim = claim("token");
     let grant = harness.granted(&claim).await;
     let other = with(claim.clone(), |it| it.fingerprint = fingerprint(2));
@@ -68,14 +68,14 @@ pub(crate) async fn an_owner_token_does_not_open_another_fingerprint(harness: &S
     assert_eq!(harness.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
 }
 
-pub(crate) async fn an_owner_token_serves_two_keys(harness: &StoreHarness) {
+pub(crate) async fn one_owner_token_can_claim_two_keys(harness: &StoreHarness) {
     let one = claim("one");
     let two = with(claim("two"), |it| it.owner = one.owner);
     assert_eq!(harness.granted(&one).await.attempt, 1);
     assert_eq!(harness.granted(&two).await.attempt, 1);
 }
 
-pub(crate) async fn asking_again_never_shortens_the_lease(harness: &StoreHarness) {
+pub(crate) async fn a_repeated_claim_never_shortens_the_lease(harness: &StoreHarness) {
     let claim = claim("short");
     harness.granted(&claim).await;
     harness.granted(&with(claim.clone(), |it| it.lease = seconds(1))).await;
@@ -83,7 +83,7 @@ pub(crate) async fn asking_again_never_shortens_the_lease(harness: &StoreHarness
     assert_eq!(state, StateView::InFlight { lease_left: LEASE });
 }
 
-pub(crate) async fn asking_again_does_not_make_the_claim_younger(harness: &StoreHarness) {
+pub(crate) async fn a_repeated_claim_does_not_reset_its_age(harness: &StoreHarness) {
     let claim = claim("age");
     let grant = harness.granted(&claim).await;
     harness.advance(seconds(3)).await;
@@ -91,7 +91,7 @@ pub(crate) async fn asking_again_does_not_make_the_claim_younger(harness: &Store
     assert_eq!(harness.seen(&claim.id).await.age, seconds(3));
 }
 
-pub(crate) async fn a_refused_claim_brings_no_policy(harness: &StoreHarness) {
+pub(crate) async fn a_refused_claim_does_not_change_the_policy(harness: &StoreHarness) {
     let claim = claim("policy");
     harness.granted(&claim).await;
     let before = harness.seen(&claim.id).await;
@@ -107,7 +107,7 @@ pub(crate) async fn a_refused_claim_brings_no_policy(harness: &StoreHarness) {
     assert_eq!(harness.seen(&claim.id).await, before);
 }
 
-pub(crate) async fn a_granted_claim_brings_its_own_policy(harness: &StoreHarness) {
+pub(crate) async fn a_granted_claim_sets_its_own_policy(harness: &StoreHarness) {
     let claim = claim("policy");
     let grant = harness.granted(&claim).await;
     harness.release(&claim.id, grant.fence, Release::Rerun).await;

@@ -50,7 +50,7 @@ pub(crate) async fn a_refused_claim_changes_no_details(harness: &StoreHarness) {
     assert_eq!(harness.seen(&first.id).await, before);
 }
 
-pub(crate) async fn a_record_tells_when_it_ended_and_why(harness: &StoreHarness) {
+pub(crate) async fn a_record_has_the_time_and_the_reason_of_its_end(harness: &StoreHarness) {
     let held = claim("held");
     let fence = harness.granted(&held).await.fence;
     harness.advance(seconds(2)).await;
@@ -64,7 +64,7 @@ pub(crate) async fn a_record_tells_when_it_ended_and_why(harness: &StoreHarness)
     assert_eq!((seen.reason, seen.ended), (Some(Reason::Resolved), Some(seconds(0))));
 }
 
-pub(crate) async fn an_expired_lease_tells_when_it_expired(harness: &StoreHarness) {
+pub(crate) async fn a_record_has_the_time_of_its_lease_expiry(harness: &StoreHarness) {
     let lapsed = claim("lapsed");
     harness.granted(&lapsed).await;
     harness.advance(LEASE + TICK).await;
@@ -77,7 +77,7 @@ pub(crate) async fn an_expired_lease_tells_when_it_expired(harness: &StoreHarnes
     assert_eq!((seen.reason, seen.ended), (Some(Reason::LeaseExpired), ended));
 }
 
-pub(crate) async fn metadata_is_remembered_for_all_handles(harness: &StoreHarness) {
+pub(crate) async fn metadata_is_visible_to_all_handles(harness: &StoreHarness) {
     let other = harness.another().await;
     assert_eq!(harness.metadata("route:").await, []);
     harness.set_metadata("route:b", Some(b"two")).await;
@@ -92,7 +92,7 @@ pub(crate) async fn metadata_is_remembered_for_all_handles(harness: &StoreHarnes
     assert_eq!(harness.metadata("route:").await, [("route:b".to_owned(), b"three".to_vec())]);
 }
 
-pub(crate) async fn metadata_has_its_bounds(harness: &StoreHarness) {
+pub(crate) async fn metadata_that_is_too_large_is_refused(harness: &StoreHarness) {
     let name = "n".repeat(METADATA_NAME_BYTES_MAX);
     let value = vec![7; METADATA_VALUE_BYTES_MAX];
     harness.set_metadata(&name, Some(&value)).await;

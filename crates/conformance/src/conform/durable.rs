@@ -57,7 +57,7 @@ pub(crate) async fn a_held_record_outlives_the_process(harness: &DurableHarness)
     assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
 }
 
-pub(crate) async fn an_owner_asks_again_after_a_restart(harness: &DurableHarness) {
+pub(crate) async fn an_owner_repeats_its_claim_after_a_restart(harness: &DurableHarness) {
     let store = harness.open();
     let claim = claim("again");
     let grant = store.granted(&claim).await;
@@ -103,7 +103,7 @@ pub(crate) async fn fences_rise_across_a_restart(harness: &DurableHarness) {
     }
 }
 
-pub(crate) async fn fences_rise_across_a_restart_after_forgetting(harness: &DurableHarness) {
+pub(crate) async fn fences_rise_across_a_restart_after_a_deletion(harness: &DurableHarness) {
     let mut store = harness.open();
     let claim = claim("forgotten");
     let mut last = None;

@@ -128,7 +128,7 @@ async fn fence_after(harness: &StoreHarness, away: impl AsyncFn(&Claim, Fence)) 
     }
 }
 
-pub(crate) async fn a_fence_does_not_fall_after_forgetting(harness: &StoreHarness) {
+pub(crate) async fn a_fence_does_not_fall_after_a_deletion(harness: &StoreHarness) {
     fence_after(harness, async |claim, fence| {
         let forget = Resolution::Deleted(StateName::Completed);
         let forgotten = harness.resolve(&claim.id, fence, &forget).await;

@@ -36,9 +36,7 @@ pub(crate) async fn another_owner_with_the_same_fence_writes_nothing(harness: &S
     }
 }
 
-pub(crate) async fn a_stale_duplicate_claim_after_a_forget_creates_no_ghost(
-    harness: &StoreHarness,
-) {
+pub(crate) async fn a_stale_duplicate_claim_after_a_forget_is_not_granted(harness: &StoreHarness) {
     let claim = claim("ghost");
     let fence = harness.granted(&claim).await.fence;
     assert_eq!(harness.forget(&claim.id, fence).await, Fenced::Applied);
@@ -58,7 +56,7 @@ pub(crate) async fn a_stale_duplicate_claim_after_a_release_is_not_granted(harne
     assert_eq!(harness.granted(&rival(&claim)).await.attempt, 2);
 }
 
-pub(crate) async fn a_lost_reply_to_a_forget_is_asked_again(harness: &StoreHarness) {
+pub(crate) async fn a_forget_can_be_repeated_after_a_lost_reply(harness: &StoreHarness) {
     let claim = claim("lost-reply");
     let fence = harness.granted(&claim).await.fence;
     assert_eq!(harness.forget(&claim.id, fence).await, Fenced::Applied);
@@ -112,7 +110,7 @@ pub(crate) async fn what_was_refused_or_forgotten_is_kept_for_an_hour(harness: &
 }
 
 /// Callers that no service knows, each with a key of its own, as fast as the store takes them.
-pub(crate) async fn thousands_that_were_refused_are_gone_after_an_hour(harness: &StoreHarness) {
+pub(crate) async fn thousands_of_refused_records_are_swept_after_an_hour(harness: &StoreHarness) {
     const CALLERS: u32 = 3000;
     const AT_ONCE: u32 = 250;
     for first in (0..CALLERS).step_by(AT_ONCE as usize) {

@@ -43,7 +43,7 @@ pub(crate) async fn a_held_record_keeps_its_attempts(harness: &StoreHarness) {
     assert_eq!(harness.granted(&rival(&staged.claim)).await.attempt, staged.grant.attempt + 1);
 }
 
-pub(crate) async fn an_owner_ends_what_the_reaper_held(harness: &StoreHarness) {
+pub(crate) async fn an_owner_completes_a_record_that_the_reaper_held(harness: &StoreHarness) {
     let staged = Stage::LapsedHold.set(harness, "reaped").await;
     assert_eq!(harness.reap_all().await, 1);
     harness.advance(RETENTION * 10).await;
@@ -83,7 +83,7 @@ pub(crate) async fn an_unresolved_hold_fails_after_hold_for(harness: &StoreHarne
     assert_eq!(harness.complete(&claim.id, fence, &answer("late")).await, Fenced::Lost);
 }
 
-pub(crate) async fn a_hold_that_came_by_itself_fails_after_hold_for(harness: &StoreHarness) {
+pub(crate) async fn a_record_held_by_lease_expiry_fails_after_hold_for(harness: &StoreHarness) {
     let claim = with(claim("hold-for"), |claim| claim.hold_for = Some(seconds(20)));
     harness.granted(&claim).await;
     harness.advance(LEASE + seconds(20)).await;

@@ -50,7 +50,9 @@ pub(crate) async fn an_endless_retention_does_not_pass(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn fractions_of_a_millisecond_do_no_harm(harness: &StoreHarness) {
+pub(crate) async fn a_lease_with_a_fraction_of_a_millisecond_expires_on_time(
+    harness: &StoreHarness,
+) {
     let nano = Duration::from_nanos(1);
     let claim = with(claim("nano"), |it| {
         it.lease = seconds(1) + nano;

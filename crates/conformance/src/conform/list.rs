@@ -47,7 +47,7 @@ pub(crate) async fn every_record_is_on_one_page(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn a_listing_has_what_counts_now(harness: &StoreHarness) {
+pub(crate) async fn a_listing_has_the_effective_state(harness: &StoreHarness) {
     for (at, stage) in Stage::ALL.into_iter().enumerate() {
         let staged = stage.set(harness, &format!("stage-{at}")).await;
         let listed = harness.list(&ListQuery::default()).await;
@@ -135,7 +135,7 @@ pub(crate) async fn a_page_is_never_too_large(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn records_that_rest_are_listed_once_while_others_move(harness: &StoreHarness) {
+pub(crate) async fn unchanged_records_are_listed_once_while_others_change(harness: &StoreHarness) {
     let mut resting = BTreeSet::new();
     let mut moving = Vec::new();
     for number in 0..12 {
@@ -262,7 +262,7 @@ pub(crate) async fn a_listing_finds_expired_leases(harness: &StoreHarness) {
     assert_eq!(lapsed[0].about, claim("lapsed").about);
 }
 
-pub(crate) async fn a_listing_says_how_many_records_it_looked_at(harness: &StoreHarness) {
+pub(crate) async fn a_page_has_the_number_of_examined_records(harness: &StoreHarness) {
     claim_many(harness, 5).await;
     let page = harness.page(&ListQuery::new()).await;
     assert!(page.examined >= 5, "{}", page.examined);

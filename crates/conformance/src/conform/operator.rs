@@ -23,7 +23,9 @@ pub(crate) async fn a_resolved_answer_is_replayed(harness: &StoreHarness) {
     assert_eq!(harness.another().await.occupied(&rival(&staged.claim)).await, replay);
 }
 
-pub(crate) async fn a_resolved_release_is_the_next_attempt(harness: &StoreHarness) {
+pub(crate) async fn a_key_released_by_an_operator_is_granted_as_the_next_attempt(
+    harness: &StoreHarness,
+) {
     let staged = Stage::Held.set(harness, "release").await;
     let act = Resolution::Released;
     assert_eq!(harness.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
@@ -33,7 +35,7 @@ pub(crate) async fn a_resolved_release_is_the_next_attempt(harness: &StoreHarnes
     assert!(grant.fence > risen, "{grant:?} after {risen}");
 }
 
-pub(crate) async fn a_forgotten_key_starts_over(harness: &StoreHarness) {
+pub(crate) async fn a_deleted_key_starts_over(harness: &StoreHarness) {
     let staged = Stage::Completed.set(harness, "forgotten").await;
     let act = Resolution::Deleted(StateName::Completed);
     assert_eq!(harness.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
@@ -43,7 +45,7 @@ pub(crate) async fn a_forgotten_key_starts_over(harness: &StoreHarness) {
     assert!(grant.fence > staged.fence());
 }
 
-pub(crate) async fn an_act_is_done_once(harness: &StoreHarness) {
+pub(crate) async fn a_resolution_is_applied_once(harness: &StoreHarness) {
     for (at, act) in acts().iter().enumerate() {
         let staged = Stage::Held.set(harness, &format!("once-{at}")).await;
         assert_eq!(harness.resolve(staged.id(), staged.fence(), act).await, Resolved::Applied);
@@ -69,7 +71,7 @@ pub(crate) async fn an_act_loses_against_a_newer_claim(harness: &StoreHarness) {
 
 /// The fence is still the one that was seen, but the state is not: forgetting the late answer would
 /// let the operation run twice.
-pub(crate) async fn forgetting_loses_against_a_late_answer(harness: &StoreHarness) {
+pub(crate) async fn a_deletion_loses_against_a_late_answer(harness: &StoreHarness) {
     for (at, stage) in [Stage::Held, Stage::LapsedHold, Stage::LapsedRerun, Stage::LapsedFail]
         .into_iter()
         .enumerate()
@@ -100,7 +102,7 @@ pub(crate) async fn an_act_raises_the_epoch_for_all_handles(harness: &StoreHarne
     }
 }
 
-pub(crate) async fn an_owner_raises_no_epoch(harness: &StoreHarness) {
+pub(crate) async fn writes_of_an_owner_do_not_raise_the_epoch(harness: &StoreHarness) {
     let before = harness.epoch().await;
     let claim = claim("owner");
     for _ in 0..2 {
@@ -118,7 +120,7 @@ pub(crate) async fn an_owner_raises_no_epoch(harness: &StoreHarness) {
 }
 
 /// A cache that stores share tells their records apart by it.
-pub(crate) async fn all_handles_have_one_identity(harness: &StoreHarness) {
+pub(crate) async fn all_handles_report_the_same_store_identity(harness: &StoreHarness) {
     let identity = harness.identity().await;
     assert_eq!(harness.identity().await, identity);
     assert_eq!(harness.another().await.identity().await, identity);

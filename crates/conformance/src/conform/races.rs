@@ -175,7 +175,7 @@ pub(crate) async fn a_late_answer_or_an_operator_wins(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn a_late_answer_or_forgetting_wins(harness: &StoreHarness) {
+pub(crate) async fn a_late_answer_or_a_deletion_wins(harness: &StoreHarness) {
     let (owner, operator) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
         let claim = claim(&format!("forgetting-{round}"));
@@ -282,7 +282,7 @@ pub(crate) async fn an_answer_is_recorded_once(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn a_dropped_claim_can_be_asked_again(harness: &StoreHarness) {
+pub(crate) async fn a_claim_whose_future_was_dropped_can_be_repeated(harness: &StoreHarness) {
     for round in 0..ROUNDS {
         let claim = claim(&format!("dropped-{round}"));
         let mut begun = None;

@@ -66,7 +66,7 @@ async fn greatest_fence(store: &Handle, key: &str) -> Fence {
     greatest.expect("a fence")
 }
 
-pub(crate) async fn what_was_backed_up_is_there(harness: &RestorableHarness) {
+pub(crate) async fn records_of_the_backup_are_restored(harness: &RestorableHarness) {
     let store = harness.open();
     let (done, running) = (claim("done"), claim("running"));
     let fence = store.granted(&done).await.fence;
@@ -102,7 +102,7 @@ pub(crate) async fn fences_rise_across_a_restore(harness: &RestorableHarness) {
     }
 }
 
-pub(crate) async fn fences_rise_in_the_place_of_a_lost_store(harness: &RestorableHarness) {
+pub(crate) async fn fences_rise_in_a_store_that_replaces_a_lost_one(harness: &RestorableHarness) {
     let mut store = harness.open();
     let mut greatest = None;
     for round in 0..3 {
@@ -115,7 +115,7 @@ pub(crate) async fn fences_rise_in_the_place_of_a_lost_store(harness: &Restorabl
 }
 
 /// An owner whose claim the backup does not know, beside the one that was granted the key again.
-pub(crate) async fn a_zombie_of_the_lost_time_writes_nothing(harness: &RestorableHarness) {
+pub(crate) async fn a_zombie_granted_after_the_backup_writes_nothing(harness: &RestorableHarness) {
     let store = harness.open();
     harness.back_up().await;
     let zombie = claim("key");
@@ -153,7 +153,7 @@ pub(crate) async fn an_owner_from_before_the_backup_finishes_after_a_restore(
 }
 
 /// The backup knows the record under its former owner, and this one took it over afterwards.
-pub(crate) async fn an_owner_of_the_lost_time_writes_nothing_to_the_backup(
+pub(crate) async fn an_owner_granted_after_the_backup_writes_nothing_after_the_restore(
     harness: &RestorableHarness,
 ) {
     let store = harness.open();

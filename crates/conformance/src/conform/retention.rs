@@ -66,7 +66,7 @@ pub(crate) async fn an_answer_after_half_the_retention_restarts_retention(harnes
     assert_eq!(expires_in(harness, &claim).await, RETENTION);
 }
 
-pub(crate) async fn an_answer_at_half_the_retention_moves_no_expiry(harness: &StoreHarness) {
+pub(crate) async fn an_answer_at_half_the_retention_keeps_the_expiry(harness: &StoreHarness) {
     let claim = claim("half");
     let fence = long_run(harness, &claim, RETENTION / 2).await;
     harness.complete(&claim.id, fence, &staged_answer()).await;
@@ -116,7 +116,7 @@ pub(crate) async fn a_failure_after_half_the_retention_restarts_retention(harnes
     }
 }
 
-pub(crate) async fn a_renewal_moves_no_expiry(harness: &StoreHarness) {
+pub(crate) async fn a_renewal_does_not_change_the_expiry(harness: &StoreHarness) {
     let claim = claim("renewed");
     let fence = harness.granted(&claim).await.fence;
     harness.advance(seconds(9)).await;
@@ -163,7 +163,7 @@ pub(crate) async fn a_running_record_never_expires(harness: &StoreHarness) {
     assert_eq!(harness.granted(&rival(&short)).await.attempt, 2);
 }
 
-pub(crate) async fn no_retention_at_all_forgets_at_once(harness: &StoreHarness) {
+pub(crate) async fn a_record_with_zero_retention_expires_at_once(harness: &StoreHarness) {
     let claim = with(claim("none"), |it| it.retention = seconds(0));
     let fence = harness.granted(&claim).await.fence;
     assert_eq!(harness.complete(&claim.id, fence, &staged_answer()).await, Fenced::Applied);

@@ -20,7 +20,7 @@ pub(crate) async fn a_lease_lives_to_its_last_millisecond(harness: &StoreHarness
     assert_eq!(harness.granted(&rival).await.attempt, 2);
 }
 
-pub(crate) async fn a_renewed_lease_outlives_its_first_end(harness: &StoreHarness) {
+pub(crate) async fn a_renewed_lease_is_valid_after_its_first_expiry(harness: &StoreHarness) {
     let claim = rerun("renewed");
     let grant = harness.granted(&claim).await;
     for _ in 0..3 {
@@ -44,7 +44,7 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(harness: &StoreHarness) {
     assert_eq!(state, StateView::InFlight { lease_left: LEASE - seconds(1) });
 }
 
-pub(crate) async fn a_lease_shrinks_with_time(harness: &StoreHarness) {
+pub(crate) async fn lease_left_decreases_with_time(harness: &StoreHarness) {
     let claim = claim("shrinks");
     harness.granted(&claim).await;
     let other = harness.another().await;
@@ -56,7 +56,7 @@ pub(crate) async fn a_lease_shrinks_with_time(harness: &StoreHarness) {
     }
 }
 
-pub(crate) async fn a_takeover_shuts_the_old_owner_out(harness: &StoreHarness) {
+pub(crate) async fn a_takeover_fences_off_the_old_owner(harness: &StoreHarness) {
     let claim = rerun("zombie");
     let old = harness.granted(&claim).await;
     harness.advance(LEASE + TICK).await;
@@ -94,7 +94,7 @@ pub(crate) async fn attempts_and_fences_rise_with_every_takeover(harness: &Store
     }
 }
 
-pub(crate) async fn the_record_decides_about_the_unknown_not_the_claimant(harness: &StoreHarness) {
+pub(crate) async fn on_unknown_of_the_record_applies_not_that_of_the_claim(harness: &StoreHarness) {
     let held = claim("held");
     let fence = harness.granted(&held).await.fence;
     harness.advance(LEASE + TICK).await;

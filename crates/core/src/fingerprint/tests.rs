@@ -153,10 +153,10 @@ fn the_host_counts_unless_it_is_ignored() {
             .unwrap()
     };
     let [a, b] = ["a.example", "b.example"].map(Some);
-    assert_ne!(of(a, HostRule::Count), of(b, HostRule::Count));
-    assert_ne!(of(a, HostRule::Count), of(None, HostRule::Count));
+    assert_ne!(of(a, HostRule::Compare), of(b, HostRule::Compare));
+    assert_ne!(of(a, HostRule::Compare), of(None, HostRule::Compare));
     assert_eq!(of(a, HostRule::Ignore), of(b, HostRule::Ignore));
-    assert_eq!(of(a, HostRule::Ignore), of(None, HostRule::Count));
+    assert_eq!(of(a, HostRule::Ignore), of(None, HostRule::Compare));
 }
 
 #[test]

@@ -11,17 +11,19 @@ use super::{Action, ClientState, Flow, FlowPhase, not_sent};
 impl Flow {
     /// The store answered the claim.
     pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Action {
-        let FlowPhase::Claiming { asked, perhaps_ours, client } = &self.phase else {
+        let FlowPhase::Claiming { requested_at, may_be_granted, client } = &self.phase else {
             return Action::Sleep;
         };
-        let (asked, client) = (*asked, client.clone());
+        let (requested_at, client) = (*requested_at, client.clone());
         // Our claim may have been granted, and held since its lease expired.
-        let lapsed = *perhaps_ours && now.since(self.began) >= self.plan.lease_relied_on();
+        let lapsed = *may_be_granted && now.since(self.began_at) >= self.plan.lease_relied_on();
         match (claimed, client) {
-            (Claimed::Granted(grant), ClientState::Waits) => self.granted(grant, asked, now),
+            (Claimed::Granted(grant), ClientState::Waiting) => {
+                self.granted(grant, requested_at, now)
+            }
             (Claimed::Granted(grant), ClientState::Unguarded) => {
-                self.next_tick = Some(asked.after(self.plan.lease / 3).max(now));
-                self.phase = FlowPhase::Executing { grant, renewing: None };
+                self.next_tick = Some(requested_at.after(self.plan.lease / 3).max(now));
+                self.phase = FlowPhase::Executing { grant, renewal_sent_at: None };
                 Action::Guard(grant)
             }
             (Claimed::Granted(grant), ClientState::Answered(finish)) => {
@@ -35,26 +37,27 @@ impl Flow {
                 self.phase = FlowPhase::FindingFence { client };
                 Action::Look
             }
-            (Claimed::Occupied(occupied), ClientState::Waits) => self.occupied(occupied, now),
+            (Claimed::Occupied(occupied), ClientState::Waiting) => self.occupied(occupied, now),
             (Claimed::Occupied(_), client) => self.drop_claim(&client),
         }
     }
 
-    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Action {
+    fn granted(&mut self, grant: Grant, requested_at: ProcessTime, now: ProcessTime) -> Action {
         if self.plan.is_past_deadline(now) {
             let reply = Reply::Problem(Problem::DeadlineExceeded);
             return self.record(grant.fence, not_sent(), reply, now);
         }
-        if now < asked.after(self.plan.lease_relied_on()) {
-            self.next_tick = Some(asked.after(self.plan.lease / 3));
-            self.phase = FlowPhase::Executing { grant, renewing: None };
+        if now < requested_at.after(self.plan.lease_relied_on()) {
+            self.next_tick = Some(requested_at.after(self.plan.lease / 3));
+            self.phase = FlowPhase::Executing { grant, renewal_sent_at: None };
             return Action::Execute(grant);
         }
         // The reply took longer than the lease: another request may own the record. The owner
         // token finds out (laws 7 and 8).
-        if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
-            let client = ClientState::Waits;
-            self.phase = FlowPhase::Claiming { asked: now, perhaps_ours: true, client };
+        if now.since(self.began_at) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2))
+        {
+            let client = ClientState::Waiting;
+            self.phase = FlowPhase::Claiming { requested_at: now, may_be_granted: true, client };
             return Action::Claim;
         }
         self.give_up(true, now)
@@ -83,13 +86,13 @@ impl Flow {
 
     /// The store failed to answer the claim.
     pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Action {
-        let FlowPhase::Claiming { perhaps_ours, client, .. } = &mut self.phase else {
+        let FlowPhase::Claiming { may_be_granted, client, .. } = &mut self.phase else {
             return Action::Sleep;
         };
         let kind = error.kind();
-        *perhaps_ours |= error.effect() == Effect::Unknown;
-        let (perhaps_ours, client) = (*perhaps_ours, client.clone());
-        if client != ClientState::Waits {
+        *may_be_granted |= error.effect() == Effect::Unknown;
+        let (may_be_granted, client) = (*may_be_granted, client.clone());
+        if client != ClientState::Waiting {
             // Damage does not pass by.
             let lasting = [StoreErrorKind::Corrupt, StoreErrorKind::Newer];
             return if lasting.contains(&kind) {
@@ -98,9 +101,9 @@ impl Flow {
                 self.back_off(now)
             };
         }
-        let may_pass_by = perhaps_ours || kind == StoreErrorKind::Unavailable;
+        let may_pass_by = may_be_granted || kind == StoreErrorKind::Unavailable;
         // The last try begins when the timeout ends, not a whole backoff after it.
-        let end = self.plan.by_deadline(self.began.after(self.plan.store_timeout));
+        let end = self.plan.by_deadline(self.began_at.after(self.plan.store_timeout));
         if may_pass_by && now < end {
             let _ = self.back_off(now);
             self.next_tick = self.next_tick.map(|tick| tick.min(end));
@@ -108,62 +111,62 @@ impl Flow {
         }
         if kind == StoreErrorKind::Busy && !self.plan.is_past_deadline(now) {
             let reply = Reply::Problem(Problem::TooManyInFlight);
-            return self.answer_unclaimed(reply, perhaps_ours, now);
+            return self.answer_unclaimed(reply, may_be_granted, now);
         }
-        self.give_up(perhaps_ours, now)
+        self.give_up(may_be_granted, now)
     }
 
     /// The store is known to be away: the claim was not sent. A client does not wait for it.
     pub fn on_store_away(&mut self, now: ProcessTime) -> Action {
-        let FlowPhase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
+        let FlowPhase::Claiming { may_be_granted, ref client, .. } = self.phase else {
             return Action::Sleep;
         };
         match client {
-            ClientState::Waits => self.give_up(perhaps_ours, now),
+            ClientState::Waiting => self.give_up(may_be_granted, now),
             ClientState::Unguarded | ClientState::Answered(_) => self.back_off(now),
         }
     }
 
     /// The driver knows the reply without a claim, from its memory or from a record under which the
-    /// operation was remembered before. `failed` is how the claim failed, if it was asked.
+    /// operation was remembered before. `failed` is how the claim failed, if it was sent.
     pub fn on_known(
         &mut self,
         reply: Reply,
         failed: Option<&StoreError>,
         now: ProcessTime,
     ) -> Action {
-        let FlowPhase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
+        let FlowPhase::Claiming { may_be_granted, ref client, .. } = self.phase else {
             return Action::Sleep;
         };
-        if *client != ClientState::Waits {
+        if *client != ClientState::Waiting {
             // The reply is for a client that waits. This claim is still to be settled.
             return self.back_off(now);
         }
         let open = failed.is_some_and(|error| error.effect() == Effect::Unknown);
-        self.answer_unclaimed(reply, perhaps_ours || open, now)
+        self.answer_unclaimed(reply, may_be_granted || open, now)
     }
 
     /// The client waits no longer for its claim.
-    fn give_up(&mut self, perhaps_ours: bool, now: ProcessTime) -> Action {
+    fn give_up(&mut self, may_be_granted: bool, now: ProcessTime) -> Action {
         if self.plan.is_past_deadline(now) {
             let reply = Reply::Problem(Problem::DeadlineExceeded);
-            return self.answer_unclaimed(reply, perhaps_ours, now);
+            return self.answer_unclaimed(reply, may_be_granted, now);
         }
         match self.plan.on_store_down {
             OnStoreDown::Reject => {
                 let reply = Reply::Problem(Problem::StoreUnavailable);
-                self.answer_unclaimed(reply, perhaps_ours, now)
+                self.answer_unclaimed(reply, may_be_granted, now)
             }
             OnStoreDown::Pass => {
-                self.leave_claim(ClientState::Unguarded, perhaps_ours, now);
+                self.leave_claim(ClientState::Unguarded, may_be_granted, now);
                 Action::Pass
             }
         }
     }
 
     /// The client gets its reply, and nothing runs.
-    fn answer_unclaimed(&mut self, reply: Reply, perhaps_ours: bool, now: ProcessTime) -> Action {
-        self.leave_claim(ClientState::Answered(not_sent()), perhaps_ours, now);
+    fn answer_unclaimed(&mut self, reply: Reply, may_be_granted: bool, now: ProcessTime) -> Action {
+        self.leave_claim(ClientState::Answered(not_sent()), may_be_granted, now);
         Action::Reply(reply)
     }
 
@@ -171,11 +174,11 @@ impl Flow {
     pub(super) fn leave_claim(
         &mut self,
         client: ClientState,
-        perhaps_ours: bool,
+        may_be_granted: bool,
         now: ProcessTime,
     ) {
-        let _ = if perhaps_ours {
-            self.phase = FlowPhase::Claiming { asked: now, perhaps_ours, client };
+        let _ = if may_be_granted {
+            self.phase = FlowPhase::Claiming { requested_at: now, may_be_granted, client };
             self.back_off(now)
         } else {
             self.drop_claim(&client)
@@ -203,11 +206,17 @@ impl Flow {
 
     /// Ends a grant that was not used when it was given. A client that has no reply yet learns that
     /// nothing was done.
-    fn settle(&mut self, fence: Fence, finish: Finish, replied: bool, now: ProcessTime) -> Action {
+    fn settle(
+        &mut self,
+        fence: Fence,
+        finish: Finish,
+        has_replied: bool,
+        now: ProcessTime,
+    ) -> Action {
         let reply = Reply::Problem(Problem::StoreUnavailable);
         self.next_tick = None;
         self.phase =
-            FlowPhase::Recording { fence, finish: finish.clone(), reply, since: now, replied };
+            FlowPhase::Recording { fence, finish: finish.clone(), reply, since: now, has_replied };
         Action::Record(fence, finish)
     }
 }

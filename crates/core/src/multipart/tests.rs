@@ -1,4 +1,5 @@
-//! Multipart bodies by example: what counts, what does not and what is refused.
+//! Examples of multipart bodies: what changes the canonical form, what does not, and what is
+//! refused.
 
 use proptest::prelude::*;
 
@@ -22,14 +23,14 @@ fn contents(body: &[u8], boundary: &[u8]) -> Result<Vec<Vec<u8>>, MultipartError
 const NAME: &str = "Content-Disposition: form-data; name=\"a\"";
 
 #[test]
-fn the_boundary_the_preamble_the_epilogue_and_the_padding_do_not_count() {
+fn boundary_preamble_epilogue_and_padding_do_not_change_the_canonical_form() {
     let plain = canonical(&body(&[&format!("{NAME}\r\n\r\n1")]), b"b").unwrap();
     let dressed = format!("Hello\r\n--Zz \t\r\n{NAME}\r\n\r\n1\r\n--Zz--  \r\nbye");
     assert_eq!(canonical(dressed.as_bytes(), b"Zz").unwrap(), plain);
 }
 
 #[test]
-fn the_order_the_number_and_the_content_of_parts_count() {
+fn order_number_and_content_of_parts_change_the_canonical_form() {
     let part = |name: &str, content: &str| {
         format!("Content-Disposition: form-data; name={name}\r\n\r\n{content}")
     };
@@ -51,7 +52,7 @@ fn the_order_the_number_and_the_content_of_parts_count() {
 }
 
 #[test]
-fn the_spelling_of_headers_does_not_count() {
+fn the_spelling_of_headers_does_not_change_the_canonical_form() {
     let plain = field("Content-Disposition: form-data; name=a; filename=\"b c\"");
     for other in [
         "content-disposition:form-data;NAME=\"a\"; filename=\"b c\"",
@@ -104,7 +105,7 @@ fn a_line_that_only_starts_like_a_boundary_is_content() {
 }
 
 #[test]
-fn content_may_be_anything_else() {
+fn content_may_contain_any_other_bytes() {
     for content in ["", "\r\n", " --b", "\n--b\r\n", "\r\n\r\n", "\0", "a\r\n-"] {
         let parsed = contents(&body(&[&format!("\r\n{content}")]), b"b").unwrap();
         assert_eq!(parsed, [content.as_bytes()], "{content:?}");
@@ -166,7 +167,7 @@ fn parts_and_headers_are_bounded() {
 }
 
 #[test]
-fn a_body_of_near_misses_is_read_in_linear_time() {
+fn a_body_of_almost_boundaries_is_parsed_in_linear_time() {
     // A search that restarts at each byte would need 10^12 steps.
     let mut bytes = b"--b\r\n\r\n".to_vec();
     bytes.extend(b"\r\n--b \tx".repeat(200_000));
@@ -199,7 +200,7 @@ fn header_values_are_cut_into_parameters() {
 
 proptest! {
     #[test]
-    fn any_parts_come_back_under_any_boundary(
+    fn parts_round_trip_with_any_boundary(
         parts in prop::collection::vec(
             ("[a-z]{1,5}", prop::collection::vec(any::<u8>(), 0..30)),
             0..5,
@@ -228,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(body in r"(--b|\r|\n|\r\n|-|:|A| |;|=|\x00|x){0,40}") {
+    fn no_input_panics(body in r"(--b|\r|\n|\r\n|-|:|A| |;|=|\x00|x){0,40}") {
         let _ = canonical(body.as_bytes(), b"b");
     }
 }

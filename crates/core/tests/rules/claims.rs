@@ -121,7 +121,7 @@ fn an_owner_that_claims_again_has_its_fence_and_a_whole_lease_until_its_executio
 }
 
 #[test]
-fn an_owner_token_does_not_open_another_fingerprint() {
+fn an_owner_token_does_not_grant_another_fingerprint() {
     let mut claim = claim();
     claim.owner = owner(1);
     claim.fingerprint = fingerprint(2);

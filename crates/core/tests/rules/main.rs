@@ -3,8 +3,8 @@
 
 mod claims;
 mod diagram;
-mod endings;
 mod expiry;
+mod finishes;
 mod invariants;
 mod operators;
 mod owners;

@@ -33,10 +33,10 @@ fn verifier(rule: &SignatureRule) -> anyhow::Result<Signature> {
             WebhookSecretSource::File(path) => {
                 let secret = read_secret(path)?.trim().to_owned();
                 let wrong = || format!("{} holds no secret for a signature", path.display());
-                rule.with(&[&secret]).with_context(wrong)?;
+                rule.build_verifier(&[&secret]).with_context(wrong)?;
                 secret
             }
         });
     }
-    Ok(rule.with(&secrets)?)
+    Ok(rule.build_verifier(&secrets)?)
 }

@@ -240,7 +240,7 @@ impl ConnectionOwner for PooledConnection {
 
     /// Returns the connection to the pool for the next request.
     fn return_to_pool(mut self) {
-        self.connection.clear();
+        self.connection.prepare_for_reuse();
         let since = self.idle_since.unwrap_or_else(Instant::now);
         self.pool.put(self.connection, since, self.idle_max);
     }

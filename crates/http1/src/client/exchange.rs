@@ -65,7 +65,7 @@ where
         let (mut parts, body) = request.into_parts();
         let connection = owner.connection_mut();
         let sent_before = connection.stream.socket().byte_counter().bytes();
-        let writer = encode_request(&mut connection.out, &mut parts, body, target);
+        let writer = encode_request(&mut connection.write_buffer, &mut parts, body, target);
         let (method, parser, body) = (parts.method, HeadParser::default(), Decoder::Done);
         Self {
             owner,
@@ -87,7 +87,7 @@ where
     /// Retries on another connection, with the write buffer of this one.
     pub fn retry_on(&mut self, mut owner: C) {
         let connection = owner.connection_mut();
-        mem::swap(&mut connection.out, &mut self.owner.connection_mut().out);
+        mem::swap(&mut connection.write_buffer, &mut self.owner.connection_mut().write_buffer);
         self.sent_before = connection.stream.socket().byte_counter().bytes();
         (self.owner, self.parser) = (owner, HeadParser::default());
     }
@@ -189,8 +189,8 @@ where
         if !self.is_writing() {
             return Ok(());
         }
-        let Http1Connection { stream, out, .. } = self.owner.connection_mut();
-        match self.writer.poll(out, stream, context) {
+        let Http1Connection { stream, write_buffer, .. } = self.owner.connection_mut();
+        match self.writer.poll(write_buffer, stream, context) {
             Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
             Poll::Ready(Err(error @ Http1Error::Io(_))) if !self.is_unsent() => {
                 self.write_error = Some(error);

@@ -11,8 +11,8 @@ use crate::{
     harness::{answer, claim, granted, rival},
 };
 
-/// How far a fence may be ahead of the clock: it is rounded up to a multiple of 32 µs, and less than
-/// 32 are added.
+/// How far a fence may be ahead of the clock, which is rounded up to a multiple of 32 µs, and to
+/// which less than 32 are added.
 const CLOCK_LEAD_MAX_MICROS: u64 = 64;
 
 /// The wall clock of the database in microseconds.

@@ -83,7 +83,7 @@ async fn a_schema_one_version_newer_is_used_if_it_allows_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_that_may_not_create_the_tables_gets_the_command() {
+async fn a_role_that_may_not_create_the_tables_gets_an_error_that_names_the_migrate_command() {
     let db = Pg::without_store(Access::Owner).await;
     let off = db.options.clone().migrating(false).connect().await.unwrap_err();
     assert!(off.to_string().contains("semel migrate"), "{off}");
@@ -136,7 +136,7 @@ async fn commits_that_cannot_be_made_durable_are_refused() {
 }
 
 #[tokio::test]
-async fn presence_finds_the_store_and_others_in_the_database() {
+async fn find_stores_finds_the_store_and_others_in_the_database() {
     let server = servers::postgres();
     let database = server.fresh_database();
     let at = |parameters: &str| {
@@ -144,19 +144,20 @@ async fn presence_finds_the_store_and_others_in_the_database() {
         Options::parse(&url).unwrap()
     };
     let (money, prefixed) = (at("schema=money"), at("schema=money&prefix=other_"));
-    let empty = money.presence().await.unwrap();
+    let empty = money.find_stores().await.unwrap();
     assert_eq!((empty.store, empty.others), (None, Vec::new()));
     server.sql(&database, "CREATE TABLE product_meta (version integer, store text)");
     money.migrate().await.unwrap();
     let store = money.connect().await.unwrap();
-    let present = money.presence().await.unwrap();
+    let present = money.find_stores().await.unwrap();
     let found = present.store.unwrap();
     assert_eq!((Some(found.id), present.others), (store.identity().await.unwrap(), vec![]));
     let age = found.created_at.elapsed().unwrap_or_default();
     assert!(age < std::time::Duration::from_secs(3600), "{age:?}");
-    let others = prefixed.presence().await.unwrap();
+    let others = prefixed.find_stores().await.unwrap();
     assert_eq!((others.store, others.others), (None, vec!["money.semel_meta".to_owned()]));
-    assert_eq!(at("schema=mony").presence().await.unwrap().others, ["money.semel_meta"]);
+    // A misspelled schema: the store in `money` is reported.
+    assert_eq!(at("schema=mony").find_stores().await.unwrap().others, ["money.semel_meta"]);
     let tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('mony', 'money')";
     assert_eq!(server.sql(&database, tables), "3", "no table was created");
 }

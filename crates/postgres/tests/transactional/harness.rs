@@ -62,7 +62,7 @@ pub(crate) struct Process {
 }
 
 pub(crate) fn process(url: &str, connections: usize) -> Process {
-    Process::on(pool(url, connections))
+    Process::with_pool(pool(url, connections))
 }
 
 pub(crate) fn pool(url: &str, connections: usize) -> Pool {
@@ -71,11 +71,11 @@ pub(crate) fn pool(url: &str, connections: usize) -> Pool {
 }
 
 impl Process {
-    pub(crate) fn on(pool: Pool) -> Self {
-        Self::of(PgDatabase::new(pool.clone()), pool)
+    pub(crate) fn with_pool(pool: Pool) -> Self {
+        Self::with_database(PgDatabase::new(pool.clone()), pool)
     }
 
-    pub(crate) fn of(database: PgDatabase, pool: Pool) -> Self {
+    pub(crate) fn with_database(database: PgDatabase, pool: Pool) -> Self {
         let store = database.store();
         let semel = Semel::new(store.clone());
         Self { pool, store, semel }

@@ -111,7 +111,7 @@ async fn a_refusal_rolls_its_own_writes_back_and_an_error_leaves_the_transaction
     let transaction = client.transaction().await.unwrap();
     let mut user_transaction = PgUserTransaction::of(&transaction);
     let again = within("refused").run(&mut user_transaction, refuse).await.unwrap();
-    assert!(matches!(again, Outcome::Refused(refusal) if refusal.replayed()));
+    assert!(matches!(again, Outcome::Refused(refusal) if refusal.is_replayed()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,8 +14,9 @@ use tokio::{
 
 use crate::harness::{TEST_TIMEOUT, TestDatabase, insert};
 
-/// An operation holds its lock, in this database: other tests use the same server.
-const RUNNING: &str = "SELECT FROM pg_locks JOIN pg_database ON oid = database \
+/// Returns a row while an operation holds its advisory lock in this database. Other databases of
+/// the server belong to other tests.
+const ADVISORY_LOCK_QUERY: &str = "SELECT FROM pg_locks JOIN pg_database ON oid = database \
                        WHERE locktype = 'advisory' AND datname = current_database()";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +52,7 @@ async fn two_hundred_waiting_operations_hold_no_connection() {
     let status = process.pool.status();
     assert!(
         status.size - status.available <= 3,
-        "{status:?}: one runs, one sweeps, one is the test's"
+        "{status:?}: more connections than one operation, one sweep and the test use"
     );
     drop(client);
     go.notify_one();
@@ -73,7 +74,7 @@ async fn waiting_operations_in_another_process_hold_no_connection() {
         signal.notified().await;
         Ok("done".to_owned())
     }));
-    db.eventually(RUNNING).await;
+    db.eventually(ADVISORY_LOCK_QUERY).await;
     let mut tasks = JoinSet::new();
     for _ in 0..20 {
         let there = there.clone();
@@ -110,7 +111,7 @@ async fn a_refusal_is_recorded_while_others_wait_for_its_connection() {
         signal.notified().await;
         Err::<(), _>(OperationError::refused("declined"))
     }));
-    db.eventually(RUNNING).await;
+    db.eventually(ADVISORY_LOCK_QUERY).await;
     let waits = Arc::clone(&refused);
     let second = tokio::spawn(process.once("second").run(move |_| async move {
         waits.notified().await;
@@ -128,7 +129,8 @@ async fn a_refusal_is_recorded_while_others_wait_for_its_connection() {
     assert!(db.entries().await.is_empty());
 }
 
-/// The same through the layer, with a handler that extracts its transaction.
+/// As `two_hundred_waiting_operations_hold_no_connection`, through the HTTP layer and with a
+/// handler that extracts its transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_waiting_requests_hold_no_connection() {
     use axum::{

@@ -1,4 +1,4 @@
-//! A final refusal of an operation, as its callers see it.
+//! A final refusal of an operation, as returned to the code that called `once`.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::{OnceError, OnceErrorKind, record};
 
-/// A final refusal.
+/// A recorded refusal of an operation
+/// ([`OperationError::refused`](super::OperationError::refused)); every repeat gets it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -30,7 +31,7 @@ use super::{OnceError, OnceErrorKind, record};
 ///         .await?;
 ///     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
 ///     assert_eq!(refusal.read::<Declined>()?, Declined::Expired);
-///     assert_eq!(refusal.replayed(), replayed);
+///     assert_eq!(refusal.is_replayed(), replayed);
 /// }
 /// # Ok(())
 /// # }
@@ -47,7 +48,7 @@ impl Refusal {
     ///
     /// # Errors
     ///
-    /// If the reason was not retained, or is not one that can be read as `R`.
+    /// If the reason was not retained, or cannot be deserialized as `R`.
     pub fn read<R: DeserializeOwned>(&self) -> Result<R, OnceError> {
         match &self.reason {
             Some(reason) => record::from_json(reason),
@@ -57,7 +58,7 @@ impl Refusal {
 
     /// Whether it was recorded before, or comes from an execution that this call joined.
     #[must_use]
-    pub const fn replayed(&self) -> bool {
+    pub const fn is_replayed(&self) -> bool {
         self.replayed
     }
 }

@@ -76,7 +76,7 @@ async fn request(
     let seen = Arc::clone(&counts);
     let reply = begin(&semel, operation, move |lease: Lease| async move {
         sleep(connect).await;
-        if !lease.may_begin() {
+        if !lease.can_begin() {
             add(&seen.late);
             return ExecutionResult::NeverReached;
         }

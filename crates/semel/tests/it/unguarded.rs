@@ -24,7 +24,7 @@ async fn an_unavailable_store_lets_a_fail_open_route_run_unguarded() {
     harness.store.set_all(StoreCondition::Unavailable);
     let pending = harness.begin("a", |lease| async move {
         assert_eq!(lease.fence(), None);
-        assert!(lease.may_begin());
+        assert!(lease.can_begin());
         completed("unguarded")
     });
     assert_eq!(pending.await, Reply::Unguarded(text("unguarded")));

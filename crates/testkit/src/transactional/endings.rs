@@ -64,7 +64,7 @@ async fn refused<F: TransactionalFixture>(
         let outcome = call(&process, &runs, end).await;
         let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
         assert_eq!(refusal.read::<String>().unwrap(), "declined");
-        assert_eq!(refusal.replayed(), replayed);
+        assert_eq!(refusal.is_replayed(), replayed);
         assert_eq!(fixture.rows(&process.store).await, rows);
     }
     assert_eq!(runs.count(), 1);

@@ -85,7 +85,7 @@ async fn refused<F: UserTransactionFixture>(fixture: &Arc<F>, keep: bool, rows: 
             let outcome = operation_call.run(user_transaction, operation).await.unwrap();
             let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
             assert_eq!(refusal.read::<String>().unwrap(), "declined");
-            assert_eq!(refusal.replayed(), replayed);
+            assert_eq!(refusal.is_replayed(), replayed);
             F::write(user_transaction, &format!("behind, {replayed}")).await;
         };
         fixture.transaction(true, script).await;

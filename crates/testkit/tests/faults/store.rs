@@ -1,6 +1,6 @@
-//! A small store on the rules, with a fault that can be switched on.
+//! A small store that applies `semel_core::rules`, with fault injection.
 //!
-//! Each fault is one that was made in earnest somewhere. Without one, the store keeps all laws.
+//! Each fault was a bug in a real store. With `Fault::Nothing` the store keeps all laws.
 
 use std::{
     collections::BTreeMap,
@@ -25,51 +25,51 @@ pub(crate) enum Fault {
     Nothing,
     AnswerTruncated,
     AttemptForgotten,
-    BatchNeverSaysMore,
+    BatchMoreNeverSet,
     CallerIgnored,
     CompletedReplaced,
     CompleteUnfenced,
-    DetailsLost,
-    EpochKept,
-    EpochOfTheHandle,
+    AboutLost,
+    EpochNotRaised,
+    EpochPerHandle,
     EpochFallsAtRestore,
     FailedTooEarly,
     FenceFallsAtRestore,
     FenceFallsInANewStore,
-    FenceOfTheRecord,
+    FencePerRecord,
     FenceRestarts,
-    DeletesBlindly,
+    DeleteIgnoresState,
     DuplicateGranted,
     ForgottenKeepsItsFingerprint,
     HeldExpires,
-    HeldForEver,
+    HoldForIgnored,
     HoldUnfenced,
     InFlightLostAtRestart,
     InFlightSwept,
-    KeyFolded,
+    KeyCaseFolded,
     LeaseEndsEarly,
     LeaseIsRetention,
     LimitIgnored,
     ListsExpired,
-    OwnerForgotten,
-    OwnerIgnored,
-    OwnerUnchecked,
+    RepeatedClaimRefused,
+    RivalTreatedAsOwner,
+    OwnerTokenUnchecked,
     PageSkipsOne,
     ReapsRerun,
     ReadThenSwap,
     ReasonLost,
-    ReleasedForADay,
+    ReleasedKeptTooLong,
     ReleaseUnfenced,
     RenewShortens,
     RenewUnfenced,
-    RepeatLost,
+    RepeatedFinishLost,
     ResolveKeepsFence,
-    RetentionFromTheEnd,
-    SeenIgnored,
-    TakeoverUnchecked,
-    TwoClocks,
-    UntriedCounted,
-    WakesHeld,
+    RetentionFromFinish,
+    ExpectedFenceIgnored,
+    TakeoverFingerprintUnchecked,
+    ClockPerHandle,
+    NotSentCounted,
+    HeldGranted,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -95,19 +95,19 @@ impl FaultyStore {
         self.fault == fault
     }
 
-    fn enter(&self) -> (MutexGuard<'_, Shared>, StoreTime) {
+    fn lock_and_now(&self) -> (MutexGuard<'_, Shared>, StoreTime) {
         let shared = self.shared.lock().unwrap();
-        let skew = if self.has(Fault::TwoClocks) { self.skew } else { Duration::ZERO };
+        let skew = if self.has(Fault::ClockPerHandle) { self.skew } else { Duration::ZERO };
         (shared, StoreTime::default().after(self.clock.now()).after(skew))
     }
 
-    /// Under which address a record is kept.
-    fn address(&self, id: &RecordId) -> RecordId {
+    /// The id under which a record is stored.
+    fn stored_id(&self, id: &RecordId) -> RecordId {
         let mut id = id.clone();
         if self.has(Fault::CallerIgnored) {
             id.caller = Caller::anonymous();
         }
-        if self.has(Fault::KeyFolded) {
+        if self.has(Fault::KeyCaseFolded) {
             id.key = Key::new(&id.key.as_str().to_lowercase()).unwrap();
         }
         id
@@ -115,7 +115,7 @@ impl FaultyStore {
 
     fn next_fence(&self, shared: &mut Shared, id: &RecordId) -> Fence {
         shared.fence += 1;
-        let number = if self.has(Fault::FenceOfTheRecord) {
+        let number = if self.has(Fault::FencePerRecord) {
             shared.records.get(id).map_or(1, |record| record.fence.get() + 1)
         } else {
             shared.fence
@@ -128,26 +128,26 @@ impl FaultyStore {
         id: &RecordId,
         rule: impl FnOnce(Option<&Record>, Fence, StoreTime) -> (T, Change),
     ) -> T {
-        let id = &self.address(id);
-        let (mut shared, now) = self.enter();
+        let id = &self.stored_id(id);
+        let (mut shared, now) = self.lock_and_now();
         let fence = self.next_fence(&mut shared, id);
         let (result, change) = rule(shared.records.get(id), fence, now);
         apply(&mut shared, id, change);
         result
     }
 
-    /// Whom to compare with: the right one, or whatever the record has.
-    fn checked(&self, unfenced: Fault, found: Option<&Record>, by: Claimant) -> Claimant {
+    /// The claimant to check a write against: `by`, or with a fault that of the record.
+    fn claimant_to_check(&self, unfenced: Fault, found: Option<&Record>, by: Claimant) -> Claimant {
         match found {
             Some(record) if self.has(unfenced) => record.claimant(),
-            Some(record) if self.has(Fault::OwnerUnchecked) => {
+            Some(record) if self.has(Fault::OwnerTokenUnchecked) => {
                 Claimant::new(by.fence, record.owner)
             }
             _ => by,
         }
     }
 
-    fn past_retention(&self, record: &Record, now: StoreTime) -> bool {
+    fn is_past_retention(&self, record: &Record, now: StoreTime) -> bool {
         let expired = now > record.expires_at;
         let ours = match record.state {
             State::Held => self.has(Fault::HeldExpires),
@@ -158,7 +158,7 @@ impl FaultyStore {
     }
 
     fn view(&self, found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
-        let found = found.filter(|record| !self.past_retention(record, now));
+        let found = found.filter(|record| !self.is_past_retention(record, now));
         let mut seen = rules::view(found, now)?;
         let lapsed = seen.state == StateView::InFlight { lease_left: Duration::ZERO };
         if self.has(Fault::FailedTooEarly) && lapsed && seen.on_unknown == OnUnknown::Fail {
@@ -168,8 +168,8 @@ impl FaultyStore {
         Some(seen)
     }
 
-    fn upkeep(&self, limit: u32, rule: impl Fn(&Record, StoreTime) -> Change) -> Batch {
-        let (mut shared, now) = self.enter();
+    fn run_batch(&self, limit: u32, rule: impl Fn(&Record, StoreTime) -> Change) -> Batch {
+        let (mut shared, now) = self.lock_and_now();
         let limit = if self.has(Fault::LimitIgnored) { u32::MAX } else { limit };
         let mut batch = Batch::default();
         for (id, record) in shared.records.clone() {
@@ -178,7 +178,7 @@ impl FaultyStore {
                 continue;
             }
             if batch.done == limit {
-                batch.more = !self.has(Fault::BatchNeverSaysMore);
+                batch.more = !self.has(Fault::BatchMoreNeverSet);
                 break;
             }
             apply(&mut shared, &id, change);
@@ -187,7 +187,7 @@ impl FaultyStore {
         batch
     }
 
-    /// A claim with the faults of a claim.
+    /// Applies `rules::claim`, with the faults that affect a claim.
     fn faulty_claim(
         &self,
         found: Option<&Record>,
@@ -195,7 +195,7 @@ impl FaultyStore {
         fence: Fence,
         now: StoreTime,
     ) -> (Claimed, Change) {
-        let found = found.filter(|record| !self.past_retention(record, now));
+        let found = found.filter(|record| !self.is_past_retention(record, now));
         let (mut found, mut claim) = (found.cloned(), claim.clone());
         if self.has(Fault::LeaseIsRetention) {
             claim.lease = claim.retention;
@@ -205,20 +205,20 @@ impl FaultyStore {
                 if self.has(Fault::LeaseEndsEarly) && *lease_until == now {
                     *lease_until = StoreTime::from_millis(now.as_millis() - 1);
                 }
-                if self.has(Fault::TakeoverUnchecked) && now > *lease_until {
+                if self.has(Fault::TakeoverFingerprintUnchecked) && now > *lease_until {
                     record.fingerprint = Some(claim.fingerprint);
                 }
-                if self.has(Fault::OwnerIgnored) {
+                if self.has(Fault::RivalTreatedAsOwner) {
                     record.owner = claim.owner;
                 }
-                if self.has(Fault::OwnerForgotten) {
+                if self.has(Fault::RepeatedClaimRefused) {
                     record.owner = OwnerToken::from_bytes([7; 16]);
                 }
             }
             if self.has(Fault::DuplicateGranted) && record.state == State::Released {
                 record.owner = OwnerToken::from_bytes([7; 16]);
             }
-            if self.has(Fault::WakesHeld) && record.state == State::Held {
+            if self.has(Fault::HeldGranted) && record.state == State::Held {
                 record.state = State::Released;
             }
             if self.has(Fault::AttemptForgotten) {
@@ -227,17 +227,17 @@ impl FaultyStore {
         }
         let (result, mut change) = rules::claim(found.as_ref(), &claim, fence, now);
         if let Change::Put(record) = &mut change {
-            if self.has(Fault::DetailsLost) {
+            if self.has(Fault::AboutLost) {
                 record.about = semel_core::About::default();
             }
-            if self.has(Fault::HeldForEver) {
+            if self.has(Fault::HoldForIgnored) {
                 record.hold_for = None;
             }
         }
         (result, change)
     }
 
-    /// An end with the faults of an end.
+    /// Applies `rules::finish`, with the faults that affect a finish.
     fn faulty_finish(
         &self,
         found: Option<&Record>,
@@ -250,18 +250,18 @@ impl FaultyStore {
             RecordAction::Release(_) | RecordAction::Forget => Fault::ReleaseUnfenced,
             RecordAction::Hold => Fault::HoldUnfenced,
         };
-        let by = self.checked(unfenced, found, by);
+        let by = self.claimant_to_check(unfenced, found, by);
         let (mut found, mut finish) = (found.cloned(), finish.clone());
         if let Some(Record { state: state @ State::Completed(_), .. }) = &mut found {
             if self.has(Fault::CompletedReplaced) {
                 *state = State::Held;
             }
-            if self.has(Fault::RepeatLost) {
+            if self.has(Fault::RepeatedFinishLost) {
                 *state = State::Released;
             }
         }
         let not_sent = RecordAction::Release(Release::NotSent);
-        if self.has(Fault::UntriedCounted) && finish.action == not_sent {
+        if self.has(Fault::NotSentCounted) && finish.action == not_sent {
             finish.action = RecordAction::Release(Release::Refused);
         }
         if self.has(Fault::ReasonLost) {
@@ -270,7 +270,7 @@ impl FaultyStore {
         let print = found.as_ref().and_then(|record| record.fingerprint);
         let (result, mut change) = rules::finish(found.as_ref(), by, &finish, now);
         if let Change::Put(record) = &mut change {
-            self.spoil(record, &finish, now);
+            self.apply_record_faults(record, &finish, now);
             if self.has(Fault::ForgottenKeepsItsFingerprint) {
                 record.fingerprint = print;
             }
@@ -278,17 +278,17 @@ impl FaultyStore {
         (result, change)
     }
 
-    fn spoil(&self, record: &mut Record, finish: &Finish, now: StoreTime) {
+    fn apply_record_faults(&self, record: &mut Record, finish: &Finish, now: StoreTime) {
         if let RecordAction::Complete(answer) = &finish.action {
             if self.has(Fault::AnswerTruncated) && answer.as_bytes().len() > 65_536 {
                 let cut = answer.as_bytes().slice(..65_536);
                 record.state = State::Completed(Answer::from_stored(cut).unwrap());
             }
-            if self.has(Fault::RetentionFromTheEnd) {
+            if self.has(Fault::RetentionFromFinish) {
                 record.expires_at = now.after(record.retention);
             }
         }
-        if self.has(Fault::ReleasedForADay) && record.state == State::Released {
+        if self.has(Fault::ReleasedKeptTooLong) && record.state == State::Released {
             record.expires_at = record.claimed_at.after(record.retention);
         }
     }
@@ -315,12 +315,12 @@ impl Store for FaultyStore {
             }));
         }
         let (result, change) = {
-            let (mut shared, now) = self.enter();
+            let (mut shared, now) = self.lock_and_now();
             let fence = self.next_fence(&mut shared, &claim.id);
             rules::claim(shared.records.get(&claim.id), claim, fence, now)
         };
         tokio::task::yield_now().await;
-        apply(&mut self.enter().0, &claim.id, change);
+        apply(&mut self.lock_and_now().0, &claim.id, change);
         Ok(result)
     }
 
@@ -331,7 +331,7 @@ impl Store for FaultyStore {
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
         Ok(self.decide(id, |found, _, now| {
-            let by = self.checked(Fault::RenewUnfenced, found, by);
+            let by = self.claimant_to_check(Fault::RenewUnfenced, found, by);
             let (result, mut change) = rules::renew(found, by, lease, now);
             if let (true, Change::Put(Record { state: State::InFlight { lease_until }, .. })) =
                 (self.has(Fault::RenewShortens), &mut change)
@@ -352,18 +352,18 @@ impl Store for FaultyStore {
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        let (shared, now) = self.enter();
-        Ok(self.view(shared.records.get(&self.address(id)), now))
+        let (shared, now) = self.lock_and_now();
+        Ok(self.view(shared.records.get(&self.stored_id(id)), now))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        let (shared, now) = self.enter();
+        let (shared, now) = self.lock_and_now();
         let skip = usize::from(query.after.is_some() && self.has(Fault::PageSkipsOne));
         let mut records: Vec<_> = shared.records.iter().collect();
         records.sort_by_key(|(_, record)| record.fence);
         let examined = u64::try_from(records.len()).unwrap();
         let lines = records.into_iter().filter_map(|(id, record)| {
-            // As it was in its last moment.
+            // The record as it was when it expired.
             let expired = || rules::view(Some(record), record.expires_at);
             let seen = self.view(Some(record), now);
             let seen = if self.has(Fault::ListsExpired) { seen.or_else(expired) } else { seen };
@@ -386,18 +386,18 @@ impl Store for FaultyStore {
         act: &Resolution,
     ) -> Result<Resolved, StoreError> {
         let result = self.decide(id, |found, fence, now| {
-            let current = found.filter(|_| self.has(Fault::SeenIgnored));
+            let current = found.filter(|_| self.has(Fault::ExpectedFenceIgnored));
             let seen = current.map_or(seen, |record| record.fence);
             let fence = if self.has(Fault::ResolveKeepsFence) { seen } else { fence };
             let mut act = act.clone();
             if let (true, Resolution::Deleted(state), Some(seen)) =
-                (self.has(Fault::DeletesBlindly), &mut act, rules::view(found, now))
+                (self.has(Fault::DeleteIgnoresState), &mut act, rules::view(found, now))
             {
                 *state = seen.state.name();
             }
             rules::resolve(found, seen, &act, fence, now)
         });
-        if result == Resolved::Applied && !self.has(Fault::EpochKept) {
+        if result == Resolved::Applied && !self.has(Fault::EpochNotRaised) {
             self.shared.lock().unwrap().epoch += 1;
             *self.epoch.lock().unwrap() += 1;
         }
@@ -405,7 +405,7 @@ impl Store for FaultyStore {
     }
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
-        Ok(self.upkeep(limit, |record, now| {
+        Ok(self.run_batch(limit, |record, now| {
             let mut record = record.clone();
             if self.has(Fault::ReapsRerun) && record.on_unknown == OnUnknown::Rerun {
                 record.on_unknown = OnUnknown::Hold;
@@ -415,8 +415,8 @@ impl Store for FaultyStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
-        Ok(self.upkeep(limit, |record, now| {
-            if self.past_retention(record, now) { Change::Delete } else { Change::Keep }
+        Ok(self.run_batch(limit, |record, now| {
+            if self.is_past_retention(record, now) { Change::Delete } else { Change::Keep }
         }))
     }
 
@@ -436,9 +436,9 @@ impl Store for FaultyStore {
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
-        if self.has(Fault::EpochOfTheHandle) {
+        if self.has(Fault::EpochPerHandle) {
             return Ok(Epoch(*self.epoch.lock().unwrap()));
         }
-        Ok(Epoch(self.enter().0.epoch))
+        Ok(Epoch(self.lock_and_now().0.epoch))
     }
 }

@@ -30,11 +30,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// The most keys that are read from a set. Issuers have two or three.
+/// Maximum number of keys in a set; a larger set is refused. Issuers have two or three.
 const KEYS_MAX: usize = 64;
 
-/// The fewest bytes of a secret for HS256: RFC 7518 asks for as many as the hash has.
-const HMAC_BYTES_MIN: usize = 32;
+/// Minimum length of a secret for HS256. RFC 7518 requires at least the length of the hash.
+const HMAC_SECRET_BYTES_MIN: usize = 32;
 
 /// Interval between checks of a file for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -71,7 +71,7 @@ struct JwksState {
     refreshed_at: Mutex<Option<Instant>>,
     failures: AtomicU64,
     /// Whether a missing key is a reason to fetch the set again.
-    refreshable: bool,
+    fetch_on_unknown_key: bool,
     refresh_wanted: Notify,
     /// When a token first named a key that is missing, by the hash of its id.
     missing_since: Cache<[u8; 32], Instant>,
@@ -122,7 +122,7 @@ impl Jwks {
     /// If it is no key set, or has no key for RS256, PS256, ES256 or EdDSA.
     pub fn from_json(text: &str) -> Result<Self, JwksError> {
         let state = JwksState::new("text", false);
-        state.replace(KeySet::parse(text.as_bytes())?.with_keys()?);
+        state.replace(KeySet::parse(text.as_bytes())?.require_keys()?);
         Ok(Self { state: Arc::new(state), _task: None })
     }
 
@@ -132,9 +132,9 @@ impl Jwks {
     ///
     /// If it has fewer than 32 bytes.
     pub fn secret(secret: &[u8]) -> Result<Self, JwksError> {
-        if secret.len() < HMAC_BYTES_MIN {
+        if secret.len() < HMAC_SECRET_BYTES_MIN {
             return Err(JwksError(format!(
-                "a secret for HS256 needs at least {HMAC_BYTES_MIN} bytes; this one has {}",
+                "a secret for HS256 needs at least {HMAC_SECRET_BYTES_MIN} bytes; this one has {}",
                 secret.len()
             )));
         }
@@ -179,7 +179,7 @@ impl Jwks {
         self.state.refreshed_at().map(|at| at.elapsed())
     }
 
-    /// How often a refresh has failed.
+    /// Number of failed refreshes.
     #[must_use]
     pub fn refresh_failures(&self) -> u64 {
         self.state.failures.load(Ordering::Relaxed)
@@ -216,21 +216,21 @@ impl Jwks {
         self.state.replace(KeySet::parse(text.as_bytes()).unwrap());
     }
 
-    /// Waits for the next attempt to fetch the set, for a short time.
-    pub(super) async fn refreshed(&self) {
+    /// Waits for the end of the next attempt to fetch the set, at most [`REFRESH_WAIT`].
+    pub(super) async fn wait_for_refresh(&self) {
         let mut attempts = self.state.attempts.subscribe();
         let _ = timeout(REFRESH_WAIT, attempts.changed()).await;
     }
 }
 
 impl JwksState {
-    fn new(source: &str, refreshable: bool) -> Self {
+    fn new(source: &str, fetch_on_unknown_key: bool) -> Self {
         Self {
             source: source.into(),
             keys: ArcSwapOption::empty(),
             refreshed_at: Mutex::default(),
             failures: AtomicU64::new(0),
-            refreshable,
+            fetch_on_unknown_key,
             refresh_wanted: Notify::new(),
             missing_since: Cache::new(MISSING_MAX),
             attempts: watch::Sender::new(0),
@@ -245,7 +245,7 @@ impl JwksState {
     /// the set was fetched, so it is unknown only if the set was fetched after a token had named
     /// it, and not long ago. Otherwise the set is fetched again.
     fn missing<T>(&self, kid: Option<&str>) -> VerificationKeyLookup<T> {
-        if !self.refreshable {
+        if !self.fetch_on_unknown_key {
             return VerificationKeyLookup::Unknown;
         }
         let kid = Sha256::digest(kid.unwrap_or_default()).into();
@@ -275,8 +275,9 @@ impl JwksState {
         *refreshed_at = Some(Instant::now());
     }
 
-    /// Takes the result of an attempt. After a failure the old keys stay.
-    fn apply(&self, result: Result<KeySet, JwksError>) -> bool {
+    /// Applies the result of a refresh and returns whether it succeeded. After a failure the old
+    /// keys stay.
+    fn apply_refresh(&self, result: Result<KeySet, JwksError>) -> bool {
         let done = match result {
             Ok(set) => {
                 self.replace(set);
@@ -308,7 +309,7 @@ impl KeySet {
         Ok(Self { keys: keys.iter().filter_map(VerificationKey::read).collect() })
     }
 
-    fn with_keys(self) -> Result<Self, JwksError> {
+    fn require_keys(self) -> Result<Self, JwksError> {
         if self.keys.is_empty() {
             return Err(JwksError(
                 "the key set has no key for RS256, PS256, ES256 or EdDSA".to_owned(),
@@ -318,7 +319,7 @@ impl KeySet {
     }
 
     /// The key id selects the key. Without one, the only key for the algorithm is meant. A shared
-    /// secret is the only key there is, whatever the token calls it.
+    /// secret is used whatever key id the token has.
     fn find(
         &self,
         kid: Option<&str>,
@@ -395,7 +396,7 @@ fn algorithms(jwk: &Jwk) -> Option<&'static [Algorithm]> {
     only.iter().all(|algorithm| family.contains(algorithm)).then_some(only)
 }
 
-/// The longest key set, in bytes.
+/// Maximum size of a key set, in bytes.
 const JWKS_BYTES_MAX: usize = 256 << 10;
 
 fn read_file(path: &Path) -> Result<KeySet, JwksError> {
@@ -405,15 +406,15 @@ fn read_file(path: &Path) -> Result<KeySet, JwksError> {
         return Err(wrong(&format!("the key set has more than {JWKS_BYTES_MAX} bytes")));
     }
     let text = fs::read(path).map_err(|error| wrong(&error))?;
-    KeySet::parse(&text).and_then(KeySet::with_keys).map_err(|error| wrong(&error))
+    KeySet::parse(&text).and_then(KeySet::require_keys).map_err(|error| wrong(&error))
 }
 
 fn modified_at(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|data| data.modified()).ok()
 }
 
-/// Reads a file again whenever it changes. A file that cannot be read is not tried again until it
-/// changes, and the age of the old keys grows meanwhile.
+/// Reads a file again whenever it changes. After a failed read the old keys stay, with their age,
+/// and the file is read again only when it changes.
 async fn watch_file(state: Arc<JwksState>, path: PathBuf, mut modified: Option<SystemTime>) {
     let mut is_current = true;
     loop {
@@ -426,7 +427,7 @@ async fn watch_file(state: Arc<JwksState>, path: PathBuf, mut modified: Option<S
             continue;
         }
         modified = now;
-        is_current = state.apply(read_file(&path));
+        is_current = state.apply_refresh(read_file(&path));
     }
 }
 

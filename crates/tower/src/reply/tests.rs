@@ -6,24 +6,24 @@ use semel::core::OnUnknown;
 use super::*;
 use crate::{Callers, capture::encode::problem_answer, config::LayerConfig};
 
-type Answered = Response<Body<Full<Bytes>>>;
+type BuiltResponse = Response<Body<Full<Bytes>>>;
 
 const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
 
 static IETF: Dialect = Dialect::IETF;
 
 fn responder() -> Responder<'static> {
-    Responder { docs: None, dialect: &IETF, grpc: false, inbox: false, retry: HOLD }
+    Responder { docs: None, dialect: &IETF, grpc: false, is_webhook: false, retry: HOLD }
 }
 
-async fn text(response: Answered) -> String {
+async fn text(response: BuiltResponse) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
 #[tokio::test]
 async fn a_problem_is_a_document_with_its_status() {
     for problem in Problem::ALL {
-        let response: Answered = responder().refuse(&(*problem).into());
+        let response: BuiltResponse = responder().refuse(&(*problem).into());
         assert_eq!(response.status().as_u16(), problem.status());
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         assert!(!response.headers().contains_key("link"));
@@ -36,7 +36,8 @@ fn every_problem_says_whether_to_retry_in_the_headers_that_sdks_obey() {
     for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
         let retry = RetryContext::guarded(on_unknown);
         for problem in Problem::ALL {
-            let response: Answered = Responder { retry, ..responder() }.refuse(&(*problem).into());
+            let response: BuiltResponse =
+                Responder { retry, ..responder() }.refuse(&(*problem).into());
             let retried = problem.should_retry(retry);
             let expected = if retried { "true" } else { "false" };
             let header = |name| response.headers().get(name).map(HeaderValue::as_bytes);
@@ -58,7 +59,7 @@ async fn a_dialect_changes_the_form_of_a_problem_and_not_the_advice() {
     for dialect in &Dialect::ALL {
         for problem in Problem::ALL {
             let responder = Responder { dialect, ..responder() };
-            let response: Answered = responder.refuse(&(*problem).into());
+            let response: BuiltResponse = responder.refuse(&(*problem).into());
             assert_eq!(response.status().as_u16(), dialect.status(*problem));
             let headers = response.headers().clone();
             assert_eq!(headers["content-type"], dialect.media_type());
@@ -75,7 +76,7 @@ async fn a_dialect_changes_the_form_of_a_problem_and_not_the_advice() {
 }
 
 #[test]
-fn a_time_in_seconds_is_rounded_up() {
+fn retry_after_in_seconds_is_rounded_up() {
     let mut headers = HeaderMap::new();
     add_retry_advice(&mut headers, Some(Duration::from_millis(1200)));
     assert_eq!(
@@ -85,9 +86,9 @@ fn a_time_in_seconds_is_rounded_up() {
 }
 
 #[tokio::test]
-async fn a_detail_takes_the_place_of_the_general_one() {
+async fn a_specific_detail_replaces_the_default_detail() {
     let refusal = RequestRefusal::detailed(Problem::KeyMalformed, "no comma");
-    let response: Answered = responder().refuse(&refusal);
+    let response: BuiltResponse = responder().refuse(&refusal);
     assert_eq!(
         text(response).await,
         Dialect::IETF.document(Problem::KeyMalformed, Some("no comma"))
@@ -102,16 +103,16 @@ fn a_problem_links_to_its_documentation() {
     config.set_docs("https://example.org/retries#keys");
     for grpc in [false, true] {
         let responder = Responder { docs: config.docs.as_ref(), grpc, ..responder() };
-        let response: Answered = responder.refuse(&Problem::KeyMissing.into());
+        let response: BuiltResponse = responder.refuse(&Problem::KeyMissing.into());
         let link = "<https://example.org/retries#keys>; rel=\"describedby\"";
         assert_eq!(response.headers()["link"], link);
     }
 }
 
 #[tokio::test]
-async fn to_a_grpc_client_a_problem_is_trailers_only() {
+async fn a_problem_for_a_grpc_client_is_a_trailers_only_response() {
     let responder = Responder { grpc: true, ..responder() };
-    let response: Answered = responder.refuse(&Problem::KeyReused.into());
+    let response: BuiltResponse = responder.refuse(&Problem::KeyReused.into());
     assert_eq!(response.status(), 200);
     let headers = response.headers();
     assert_eq!(headers["content-type"], "application/grpc");
@@ -132,9 +133,9 @@ async fn a_recorded_answer_is_restored_and_marked() {
         trailers: vec![Field::new("grpc-status", "0")],
     };
     let answer = Answer::response(&stored);
-    let joined: Answered = responder().answer(&answer, Origin::Execution, None).unwrap();
+    let joined: BuiltResponse = responder().answer(&answer, Origin::Execution, None).unwrap();
     assert!(!joined.headers().contains_key("idempotent-replayed"));
-    let replayed: Answered = responder().answer(&answer, Origin::Record, None).unwrap();
+    let replayed: BuiltResponse = responder().answer(&answer, Origin::Record, None).unwrap();
     assert_eq!(replayed.status(), 201);
     assert_eq!(replayed.headers()["idempotent-replayed"], "true");
     let links: Vec<_> = replayed.headers().get_all("link").iter().collect();
@@ -145,9 +146,9 @@ async fn a_recorded_answer_is_restored_and_marked() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_replayed_is_reported() {
+fn an_answer_without_a_stored_response_is_replayed_as_a_problem() {
     for (answer, status) in [(Answer::not_retained(200), 410), (Answer::failed(), 500)] {
-        let replayed: Answered = responder().answer(&answer, Origin::Record, None).unwrap();
+        let replayed: BuiltResponse = responder().answer(&answer, Origin::Record, None).unwrap();
         assert_eq!(replayed.status(), status);
         assert_eq!(replayed.headers()["idempotent-replayed"], "true");
         assert_eq!(replayed.headers()["stripe-should-retry"], "false");
@@ -157,20 +158,20 @@ fn an_answer_that_cannot_be_replayed_is_reported() {
 #[test]
 fn a_joined_request_is_not_answered_as_completed_when_nothing_is_recorded() {
     for problem in [Problem::InProgress, Problem::OutcomeUnknown] {
-        let joined: Answered =
+        let joined: BuiltResponse =
             responder().answer(&problem_answer(problem), Origin::Execution, None).unwrap();
         assert_eq!(joined.status().as_u16(), problem.status());
         assert_eq!(joined.headers()["idempotency-problem"], problem.slug());
         assert_eq!(joined.headers()["content-type"], "application/problem+json");
         let grpc = Responder { grpc: true, ..responder() };
-        let joined: Answered =
+        let joined: BuiltResponse =
             grpc.answer(&problem_answer(problem), Origin::Execution, None).unwrap();
         assert_eq!(joined.headers()["grpc-status"], grpc::code(problem).to_string());
     }
 }
 
 #[test]
-fn a_field_that_is_no_header_is_left_out() {
+fn a_stored_field_that_is_not_a_valid_header_is_omitted() {
     let fields = vec![Field::new("a b", "1"), Field::new("c", "1\n2"), Field::new("d", "3")];
     let map = restore_fields(fields, 0);
     assert_eq!(map.len(), 1);

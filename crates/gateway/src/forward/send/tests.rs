@@ -106,7 +106,7 @@ async fn lapsed_lease() -> Lease {
             std::future::pending::<ExecutionOutput<()>>()
         });
     let lease = lease.await.unwrap();
-    while lease.may_begin() {
+    while lease.can_begin() {
         sleep(Duration::from_millis(5)).await;
     }
     drop(pending);

@@ -101,7 +101,7 @@ async fn a_refusal_whose_reason_cannot_be_written_is_a_refusal_all_the_same() {
             Err::<u32, _>(OperationError::refused(&Secret("hush".to_owned())))
         });
         let Ok(Outcome::Refused(refusal)) = call.await else { panic!("not refused") };
-        assert_eq!(refusal.replayed(), replayed);
+        assert_eq!(refusal.is_replayed(), replayed);
         let error = refusal.read::<Secret>().unwrap_err();
         assert_eq!(error.kind(), OnceErrorKind::NotRetained);
     }

@@ -72,7 +72,7 @@ async fn a_refusal_is_final_and_replayed_with_its_reason() {
         let reason: HashMap<String, String> = refusal.read().unwrap();
         assert_eq!(reason["declined"], "expired");
         assert_eq!(refusal.to_string(), r#"{"declined":"expired"}"#);
-        assert_eq!(refusal.replayed(), call > 1);
+        assert_eq!(refusal.is_replayed(), call > 1);
     }
     assert_eq!(harness.runs.count(), 1);
     let record = harness.record("k").await.unwrap();

@@ -59,7 +59,7 @@ async fn of_fifty_calls_one_is_refused_and_all_get_its_reason() {
     for outcome in outcome {
         let Ok(Outcome::Refused(refusal)) = outcome else { panic!("{outcome:?}") };
         assert_eq!(refusal.read::<String>().unwrap(), "closed");
-        replayed += u32::from(refusal.replayed());
+        replayed += u32::from(refusal.is_replayed());
     }
     assert_eq!(replayed, 49);
 }

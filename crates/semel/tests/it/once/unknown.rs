@@ -132,7 +132,7 @@ async fn an_operator_may_say_that_it_was_refused() {
     let outcome = call(&harness, "panic", OnUnknown::Hold).await.unwrap();
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert_eq!(refusal.read::<String>().unwrap(), "declined");
-    assert!(refusal.replayed());
+    assert!(refusal.is_replayed());
 }
 
 #[tokio::test]

@@ -190,7 +190,7 @@ async fn refresh(state: Arc<JwksState>, fetcher: Fetcher) {
             Ok((set, max_age)) => (Ok(set), max_age),
             Err(error) => (Err(error), backoff),
         };
-        backoff = if state.apply(result) {
+        backoff = if state.apply_refresh(result) {
             REFRESH_INTERVAL_MIN
         } else {
             backoff.saturating_mul(2).min(BACKOFF_MAX)

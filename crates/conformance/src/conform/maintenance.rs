@@ -54,7 +54,7 @@ pub(crate) async fn a_sweep_keeps_its_limit(harness: &StoreHarness) {
     harness.seen(staged.id()).await;
 }
 
-pub(crate) async fn a_batch_of_none_does_nothing(harness: &StoreHarness) {
+pub(crate) async fn a_batch_with_limit_zero_does_nothing(harness: &StoreHarness) {
     let old = Stage::CompletedPast.set(harness, "old").await;
     let lapsed = Stage::LapsedFail.set(harness, "lapsed").await;
     let before = harness.seen(lapsed.id()).await;
@@ -72,7 +72,7 @@ pub(crate) async fn a_reaped_record_is_no_longer_renewed(harness: &StoreHarness)
     assert_eq!(harness.seen(staged.id()).await.state, StateView::Held);
 }
 
-pub(crate) async fn a_reaped_failure_takes_no_answer(harness: &StoreHarness) {
+pub(crate) async fn a_record_reaped_as_failed_refuses_a_late_answer(harness: &StoreHarness) {
     let staged = Stage::LapsedFail.set(harness, "failed").await;
     assert_eq!(harness.another().await.reap_all().await, 1);
     let before = harness.seen(staged.id()).await;
@@ -117,7 +117,7 @@ pub(crate) async fn records_of_many_retentions_are_all_swept(harness: &StoreHarn
 }
 
 /// What ends after its time has come is swept all the same.
-pub(crate) async fn a_record_without_retention_is_swept_however_late_it_ends(
+pub(crate) async fn a_record_with_zero_retention_is_swept_however_late_it_ends(
     harness: &StoreHarness,
 ) {
     let kept = claim("kept");
@@ -177,9 +177,7 @@ pub(crate) async fn a_failed_record_never_looks_completed_before_it_is(harness: 
     }
 }
 
-pub(crate) async fn what_a_store_holds_rises_with_records_and_falls_with_a_sweep(
-    harness: &StoreHarness,
-) {
+pub(crate) async fn usage_rises_with_records_and_falls_with_a_sweep(harness: &StoreHarness) {
     const RECORDS: u64 = 40;
     let body = "0123456789abcdef".repeat(2048);
     let before = harness.usage().await;

@@ -49,7 +49,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_large_answer_has_its_length_and_comes_whole() {
+async fn an_answer_too_large_to_record_is_sent_completely_with_its_content_length() {
     let harness = Harness::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
     let app = harness.app(|_| async { vec![b'x'; 1 << 20] });
     let mut client = connect(&app).await;
@@ -60,7 +60,7 @@ async fn a_large_answer_has_its_length_and_comes_whole() {
     assert_eq!(harness.runs(), 1);
 }
 
-/// `hello`, and then a checksum.
+/// A response with the body `hello` and a checksum trailer.
 fn with_trailers() -> Response<Body> {
     let (frames, body) = stream();
     frames.try_send(data("hello")).unwrap();
@@ -72,7 +72,7 @@ fn with_trailers() -> Response<Body> {
 const CHECKSUM: HeaderName = HeaderName::from_static("x-checksum");
 
 #[tokio::test]
-async fn trailers_go_out_over_http_1_too() {
+async fn trailers_are_sent_over_http1() {
     let harness = Harness::new();
     let mut client = connect(&harness.app(|_| async { with_trailers() })).await;
     for replayed in [false, true] {
@@ -88,7 +88,7 @@ async fn trailers_go_out_over_http_1_too() {
 }
 
 #[tokio::test]
-async fn an_unrecorded_answer_cannot_look_complete() {
+async fn a_streamed_answer_that_cannot_be_recorded_is_aborted() {
     let lease = Duration::from_millis(300);
     let harness = Harness::new().policy(Policy { lease, ..Policy::default() });
     let app = harness.app(|_| async {
@@ -106,7 +106,7 @@ async fn an_unrecorded_answer_cannot_look_complete() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
+async fn a_disconnect_while_the_handler_runs_does_not_lose_the_answer() {
     let (harness, gate) = (Harness::new(), Gate::new());
     let app = harness.app_blocked_on(&gate);
     let mut client = connect(&app).await;
@@ -126,13 +126,14 @@ async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_refused_body_need_not_be_sent() {
+async fn a_body_over_the_limit_is_refused_before_it_is_sent() {
     let harness = Harness::new().policy(Policy { request_bytes_max: 10, ..Policy::default() });
     let mut client = connect(&harness.app(|_| async { "ok" })).await;
     let (never_written, body) = stream();
     let mut request = charge("k", "").map(|_| body);
     request.headers_mut().insert("content-length", "11".parse().unwrap());
     assert_eq!(client.text(request).await.0, 413);
-    drop(never_written); // Until now it could have been sent.
+    // The body was open until here: the 413 came without a byte of it.
+    drop(never_written);
     assert_eq!(harness.runs(), 0);
 }

@@ -1,4 +1,4 @@
-//! What the end of an execution makes of each state, with the current fence and owner token.
+//! The result of `rules::finish` in each state, with the current fence and owner token.
 
 use semel_core::{
     Answer, Claimed, Fenced, Finish, Occupied, OnUnknown, Reason, Record, RecordAction, Release,
@@ -12,21 +12,22 @@ fn lost() -> (Fenced, Change) {
     (Fenced::Lost, Change::Keep)
 }
 
-/// Our own retry of a lost reply.
+/// The result of a finish that is repeated after its reply was lost (law 6).
 fn repeated() -> (Fenced, Change) {
     (Fenced::Applied, Change::Keep)
 }
 
-/// What an end does to the states in which the execution has ended.
-struct Found {
+/// Expected results in the states in which the execution has already ended.
+struct ExpectedWhenEnded {
     completed: (Fenced, Change),
     released: (Fenced, Change),
     held: Option<(Fenced, Change)>,
 }
 
-/// Checks an end in every state: `ends` says what it makes of a record in flight.
-fn check_finish(finish: &Finish, ends: impl Fn(Record) -> Record, found: &Found) {
-    let applied = |record| (Fenced::Applied, Change::Put(ends(record)));
+/// Checks a finish in every state. `expected` maps a record in flight to the record after the
+/// finish.
+fn check_finish(finish: &Finish, expected: impl Fn(Record) -> Record, found: &ExpectedWhenEnded) {
+    let applied = |record| (Fenced::Applied, Change::Put(expected(record)));
     let finished_held = |record| found.held.clone().unwrap_or_else(|| applied(record));
     check(
         |found| rules::finish(found, by(), finish, NOW),
@@ -57,7 +58,11 @@ fn an_answer_completes_what_is_in_flight_or_held_and_leaves_no_reason() {
             record.reason = None;
         })
     };
-    check_finish(&finish, ends, &Found { completed: lost(), released: lost(), held: None });
+    check_finish(
+        &finish,
+        ends,
+        &ExpectedWhenEnded { completed: lost(), released: lost(), held: None },
+    );
 }
 
 #[test]
@@ -71,7 +76,11 @@ fn a_repeated_answer_is_applied_and_writes_nothing() {
 fn a_refusal_releases_and_counts_its_attempt() {
     let finish = Finish::release(Release::Refused, Reason::Answered(403));
     let ends = |record| ended(record, State::Released, NOW, Reason::Answered(403));
-    check_finish(&finish, ends, &Found { completed: lost(), released: repeated(), held: None });
+    check_finish(
+        &finish,
+        ends,
+        &ExpectedWhenEnded { completed: lost(), released: repeated(), held: None },
+    );
 }
 
 #[test]
@@ -79,17 +88,25 @@ fn an_unknown_outcome_on_a_rerun_route_releases_and_counts_its_attempt() {
     let finish = Finish::unknown(OnUnknown::Rerun, Reason::Answered(503));
     assert_eq!(finish.action, RecordAction::Release(Release::Rerun));
     let ends = |record| ended(record, State::Released, NOW, Reason::Answered(503));
-    check_finish(&finish, ends, &Found { completed: lost(), released: repeated(), held: None });
+    check_finish(
+        &finish,
+        ends,
+        &ExpectedWhenEnded { completed: lost(), released: repeated(), held: None },
+    );
 }
 
 #[test]
-fn a_request_that_was_not_sent_takes_its_attempt_back_once() {
+fn a_request_that_was_not_sent_is_not_counted_as_an_attempt() {
     let finish = Finish::release(Release::NotSent, Reason::NotSent);
     let ends = |record| {
         let released = ended(record, State::Released, NOW, Reason::NotSent);
         changed(released, |record| record.attempt = 1)
     };
-    check_finish(&finish, ends, &Found { completed: lost(), released: repeated(), held: None });
+    check_finish(
+        &finish,
+        ends,
+        &ExpectedWhenEnded { completed: lost(), released: repeated(), held: None },
+    );
 }
 
 #[test]
@@ -119,7 +136,11 @@ fn forgetting_keeps_the_row_with_its_fence_and_owner() {
         })
     };
     assert_eq!(ends(running()).claimant(), by());
-    check_finish(&finish, ends, &Found { completed: lost(), released: repeated(), held: None });
+    check_finish(
+        &finish,
+        ends,
+        &ExpectedWhenEnded { completed: lost(), released: repeated(), held: None },
+    );
 }
 
 #[test]
@@ -127,21 +148,25 @@ fn an_unknown_outcome_holds_what_is_in_flight() {
     let finish = Finish::unknown(OnUnknown::Hold, Reason::ConnectionLost(312));
     assert_eq!(finish.action, RecordAction::Hold);
     let ends = |record| ended(record, State::Held, NOW, Reason::ConnectionLost(312));
-    let found = Found { completed: lost(), released: lost(), held: Some(repeated()) };
+    let found = ExpectedWhenEnded { completed: lost(), released: lost(), held: Some(repeated()) };
     check_finish(&finish, ends, &found);
 }
 
 #[test]
-fn an_unknown_outcome_on_a_fail_route_completes_and_says_why() {
+fn an_unknown_outcome_on_a_fail_route_completes_with_its_reason() {
     let finish = Finish::unknown(OnUnknown::Fail, Reason::Panicked);
     assert_eq!(finish.action, RecordAction::Complete(Answer::failed()));
     let ends = |record| failed(record, Reason::Panicked);
-    check_finish(&finish, ends, &Found { completed: lost(), released: lost(), held: None });
+    check_finish(
+        &finish,
+        ends,
+        &ExpectedWhenEnded { completed: lost(), released: lost(), held: None },
+    );
     let once = failed(running(), Reason::Panicked);
     assert_eq!(rules::finish(Some(&once), by(), &finish, NOW), repeated());
 }
 
-/// The record after this end, which must be applied.
+/// The record after this finish, which must be applied.
 fn finished(record: &Record, finish: &Finish) -> Record {
     match rules::finish(Some(record), by(), finish, NOW) {
         (Fenced::Applied, Change::Put(after)) => after,
