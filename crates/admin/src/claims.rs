@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::listen::CONNECTIONS_MAX;
-
 pub use self::{claim_rules::ClaimRules, claim_seal::ClaimSeal};
+
+/// Maximum number of claims that wait: fewer than connections, because other calls need some too.
+pub(crate) const WAITING_CLAIMS_MAX: usize = if cfg!(test) { 4 } else { 512 };
 
 /// How many large bodies are read at once.
 const LARGE_BODIES_MAX: usize = 16;
@@ -24,8 +25,7 @@ pub struct ServiceState {
     pub rules: Arc<ClaimRules>,
     /// Limits the number of large bodies that are read at once.
     pub(crate) large_bodies: Semaphore,
-    /// Limits the number of claims that may wait: other calls need connections too. Further claims
-    /// do not wait.
+    /// Limits the number of claims that may wait. Further claims do not wait.
     pub(crate) waits: Semaphore,
 }
 
@@ -34,6 +34,6 @@ impl ServiceState {
     #[must_use]
     pub fn new(seal: ClaimSeal, rules: Arc<ClaimRules>) -> Self {
         let large_bodies = Semaphore::new(LARGE_BODIES_MAX);
-        Self { seal, rules, large_bodies, waits: Semaphore::new(CONNECTIONS_MAX / 2) }
+        Self { seal, rules, large_bodies, waits: Semaphore::new(WAITING_CLAIMS_MAX) }
     }
 }

@@ -30,12 +30,18 @@ use tower_service::Service as _;
 
 use self::worker::{ApiWorker, WorkerContext};
 use super::{
-    ApiState, access::AccessCheck, api_error::ApiError, claims::claim_rules::WAIT_MAX, router,
+    ApiState,
+    access::AccessCheck,
+    api_error::ApiError,
+    claims::{WAITING_CLAIMS_MAX, claim_rules::WAIT_MAX},
+    router,
 };
 
-/// Maximum number of open connections. A new connection replaces one without a running call, so that
-/// idle clients cannot block health checks.
+/// Maximum number of open connections. A new connection replaces one without a running call, so
+/// that idle clients cannot block health checks.
 pub(super) const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 1024 };
+
+const _: () = assert!(WAITING_CLAIMS_MAX < CONNECTIONS_MAX);
 
 /// Timeout for a request head, and idle timeout of a connection.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -49,7 +55,8 @@ const CLAIM_REQUEST_TIMEOUT: Duration = WAIT_MAX.saturating_add(REQUEST_TIMEOUT)
 /// Path prefix of the requests that may wait.
 const CLAIMS_PATH_PREFIX: &str = "/v1/claims";
 
-/// Maximum age of a connection, beside its last call: a client that never reads must not keep it open.
+/// Maximum age of a connection, beside its last call: a client that never reads must not keep it
+/// open.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// Grace period for requests on shutdown.

@@ -325,7 +325,7 @@ mod tests {
     fn records() -> [responses::RecordView; 2] {
         let text = || Some("text".to_owned());
         let few = responses::RecordView {
-            line: responses::LineView {
+            line: responses::RecordSummaryView {
                 scope: String::new(),
                 caller: String::new(),
                 key: String::new(),
@@ -350,7 +350,7 @@ mod tests {
             expires_in_ms: None,
             answer: None,
         };
-        let line = responses::LineView {
+        let line = responses::RecordSummaryView {
             ended_ago_ms: Some(1),
             ended_at: text(),
             about: "text".to_owned(),
@@ -405,12 +405,15 @@ mod tests {
         check("Record", records().each_ref().map(to_json));
         check("Line", records().each_ref().map(|view| to_json(&view.line)));
         check("Answer", answers().each_ref().map(to_json));
-        let page = responses::ListView { next: Some(String::new()), ..Default::default() };
-        check("Records", [to_json(&page), to_json(&responses::ListView::default())]);
-        let many = responses::ManyView::default();
-        check("Many", [to_json(&many), to_json(&many)]);
+        let page = responses::RecordPageView { next: Some(String::new()), ..Default::default() };
+        check("Records", [to_json(&page), to_json(&responses::RecordPageView::default())]);
+        let many = responses::ResolveManyView::default();
+        check("ResolveManyResult", [to_json(&many), to_json(&many)]);
         let (detail, none) = (Some(String::new()), None);
-        check("Done", [detail, none].map(|detail| to_json(&responses::DoneView::applied(detail))));
+        check(
+            "ActionResult",
+            [detail, none].map(|detail| to_json(&responses::ActionResultView::applied(detail))),
+        );
         let swept = responses::SweepView { deleted: 0, more: false };
         check("Swept", [to_json(&swept), to_json(&swept)]);
     }

@@ -253,8 +253,8 @@ async fn a_call_outlives_the_age_of_its_connection() {
     // As long as a claim that waits.
     let slow = || async { tokio::time::sleep(Duration::from_secs(80)).await };
     let router = Router::new().route("/v1/claims", get(slow));
-    let gate = access::AccessCheck::new(address, false);
-    let state = listen::ConnectionState { router, gate, peer, busy: Arc::default() };
+    let access_check = access::AccessCheck::new(address, false);
+    let state = listen::ConnectionState { router, access_check, peer, is_busy: Arc::default() };
     let (_end, ended) = watch::channel(());
     tokio::spawn(listen::serve_connection(stream.into_std().unwrap(), state, ended));
     let (mut sender, connection) =

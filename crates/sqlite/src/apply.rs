@@ -24,7 +24,7 @@ use crate::{
 const MAINTENANCE_BATCH_MAX: u32 = 10_000;
 
 /// Executes the commands of one batch.
-pub(crate) struct BatchWriter<'w> {
+pub(crate) struct BatchExecutor<'w> {
     pub(crate) connection: &'w Connection,
     pub(crate) inserts: RecordInserts<'w>,
     pub(crate) shared: &'w SqliteShared,
@@ -37,7 +37,7 @@ pub(crate) struct BatchWriter<'w> {
     pub(crate) deleted: &'w mut i64,
 }
 
-impl BatchWriter<'_> {
+impl BatchExecutor<'_> {
     pub(crate) fn apply(&mut self, command: &SqliteCommand, now: StoreTime) -> Result<SqliteReply> {
         match command {
             SqliteCommand::Claim(claim, hash) => self.claim(claim, *hash, now),

@@ -21,7 +21,7 @@ use rusqlite::{Connection, ErrorCode, config::DbConfig};
 use semel_core::{StoreError, StoreErrorKind, StoreId};
 
 use crate::{
-    apply::BatchWriter,
+    apply::BatchExecutor,
     clock::StoreClock,
     clock_guard::{self, save_time},
     command::SqliteReply,
@@ -252,7 +252,7 @@ impl StoreWriter {
             save_time(&self.connection, &self.clock)?;
             self.mark_long_runners()?;
         }
-        let mut batch = self.batch_writer()?;
+        let mut batch = self.batch_executor()?;
         let replies = commands.iter().map(|pending| batch.apply(&pending.command, now)).collect();
         drop(batch);
         if self.deleted > 0 {
@@ -262,8 +262,8 @@ impl StoreWriter {
         replies
     }
 
-    fn batch_writer(&mut self) -> rusqlite::Result<BatchWriter<'_>> {
-        Ok(BatchWriter {
+    fn batch_executor(&mut self) -> rusqlite::Result<BatchExecutor<'_>> {
+        Ok(BatchExecutor {
             inserts: RecordInserts::new(&self.connection)?,
             connection: &self.connection,
             shared: &self.shared,

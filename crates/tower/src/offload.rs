@@ -227,7 +227,9 @@ mod tests {
         let threads = thread::available_parallelism().map_or(1, |cores| cores.get());
         let busy = (0..threads).map(|_| {
             let (open, opened) = std::sync::mpsc::channel::<()>();
-            let work = move || drop(opened.recv());
+            let work = move || {
+                let _ = opened.recv();
+            };
             (open, tokio::spawn(run(None, None, work)))
         });
         let busy: Vec<_> = busy.collect();

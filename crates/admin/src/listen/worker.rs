@@ -106,7 +106,8 @@ async fn run(
             continue;
         }
         let is_busy = Arc::new(AtomicBool::new(false));
-        let state = ConnectionState { peer, is_busy: Arc::clone(&is_busy), ..context.connection.clone() };
+        let state =
+            ConnectionState { peer, is_busy: Arc::clone(&is_busy), ..context.connection.clone() };
         let shutdown = context.shutdown.clone();
         let handle = connections.spawn(async move {
             serve_connection(stream, state, shutdown).await;
@@ -119,8 +120,8 @@ async fn run(
     drop(context.worker_alive);
 }
 
-/// Whether there is room for one more connection. At the limit, closes the oldest one that waits for
-/// its client. A running call is not cut: its client could not know whether it was done.
+/// Whether there is room for one more connection. At the limit, closes the oldest one that waits
+/// for its client. A running call is not cut: its client could not know whether it was done.
 fn make_room(open: &mut VecDeque<TrackedConnection>, connections_max: usize) -> bool {
     open.retain(|tracked| !tracked.handle.is_finished());
     if open.len() < connections_max {

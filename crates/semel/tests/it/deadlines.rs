@@ -100,10 +100,7 @@ async fn request(
             add(&counts.refused);
         }
         Reply::Problem(Problem::DeadlineExceededInFlight) => {
-            assert!(
-                arrived < until + TIMER,
-                "it did not begin, and the client is told that it did"
-            );
+            assert!(arrived < until + TIMER, "it did not begin, and the reply says that it did");
             assert!(answered_at + TIMER >= until, "it was given up before its deadline");
             add(&counts.exceeded);
         }
