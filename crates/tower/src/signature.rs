@@ -78,7 +78,7 @@ impl Signature {
     ///
     /// # Errors
     ///
-    /// If there is no secret, or one is not decode_base64, too short or not symmetric.
+    /// If there is no secret, or one is not base64, too short or not symmetric.
     pub fn standard_webhooks<S>(secrets: S) -> Result<Self, SignatureError>
     where
         S: IntoIterator<Item: AsRef<str>>,

@@ -122,7 +122,7 @@ where
     }
 }
 
-/// The bytes of a text in decode_base64, with its padding or without.
+/// The bytes of a text in base64, with its padding or without.
 pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     BASE64_NOPAD.decode(text.trim_end_matches('=').as_bytes()).ok()
 }

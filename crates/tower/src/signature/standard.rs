@@ -39,7 +39,7 @@ pub(super) const SVIX: SignatureHeaders = SignatureHeaders {
     signature: HeaderName::from_static("svix-signature"),
 };
 
-/// The bytes of a secret: decode_base64, usually after `whsec_`.
+/// The bytes of a secret: base64, usually after `whsec_`.
 pub(super) fn secret(text: &str) -> Result<Vec<u8>, SignatureError> {
     if text.starts_with("whpk_") || text.starts_with("whsk_") {
         return Err(SignatureError::Asymmetric);
