@@ -1,5 +1,5 @@
 /**
- * Operations that run once, against a running server: `SEMEL_TEST_API` is its address,
+ * Tests of `once` and `claim` against a running server. `SEMEL_TEST_API` is its address,
  * `SEMEL_TEST_TOKEN` a token for the scope `tests`.
  */
 
@@ -80,7 +80,7 @@ test("an error holds the key", options, async () => {
   assert.equal(charge.runs, 1);
 });
 
-test("a claim that is left holds the key, or reruns with a rising fence", options, async () => {
+test("a disposed claim holds the key, or frees it for a higher fence", options, async () => {
   const leave = async (key: string, onUnknown: "hold" | "rerun") => {
     await using claim = (await client.claim(key, { onUnknown })) as semel.Claim;
     return claim;

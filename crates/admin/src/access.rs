@@ -38,10 +38,10 @@ impl AccessCheck {
             _ => {}
         }
         if self.loopback && !hosts(request).all(is_own_host) {
-            return Err(ApiError::foreign_host());
+            return Err(ApiError::host_not_local());
         }
         if !self.shows_records() && request.uri().path().starts_with("/v1/") {
-            return Err(ApiError::exposed());
+            return Err(ApiError::token_required_for_remote());
         }
         Ok(())
     }

@@ -7,12 +7,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 pub use super::action_error::ActionError;
 use super::{
-    observed,
     requests::{
         AnswerInput, AuditNote, DeleteRequest, RecordTarget, ResolveManyRequest, ResolveRequest,
         ResolvedState,
     },
-    responses::{DoneView, ManyView, NameView, SweepView},
+    resolve_observed,
+    responses::{ActionResultView, RecordIdView, ResolveManyView, SweepView},
 };
 use crate::audit::{AnswerDigest, AuditLog, AuditResult, OperatorAction};
 
@@ -26,7 +26,7 @@ const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Minimum time per record: at most 200 a second are resolved, so that claims do not slow down.
 const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
 
-impl AuditResult for DoneView {
+impl AuditResult for ActionResultView {
     fn result(&self) -> String {
         self.result.clone()
     }
@@ -44,43 +44,45 @@ pub async fn resolve(
     audit: &AuditLog,
     request: ResolveRequest,
     who: String,
-) -> Result<DoneView, ActionError> {
-    let action = RecordChange::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
+) -> Result<ActionResultView, ActionError> {
+    let action =
+        OperatorChange::resolution(request.to, request.answer.as_ref(), who, &request.why)?;
     apply(store, audit, &request.target(), action).await
 }
 
-/// Resolves many held records, one after the other, for at most `limit`. Records that have changed
+/// Resolves many held records, one after the other, for at most `time_limit`. Records that changed
 /// are skipped. `progress` is called with the number of processed records.
 ///
 /// # Errors
 ///
-/// If the first record cannot be resolved. A later failure ends the action early: the result says
-/// how many were processed, and sending the rest again returns the error.
+/// If the first record cannot be resolved. After a later failure the result has the number of
+/// processed records. A request with the rest returns the error if it persists.
 pub async fn resolve_many(
     store: &dyn Store,
     audit: &AuditLog,
     request: ResolveManyRequest,
     who: String,
-    limit: Option<Duration>,
+    time_limit: Option<Duration>,
     mut progress: impl FnMut(usize),
-) -> Result<ManyView, ActionError> {
-    let action = RecordChange::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
+) -> Result<ResolveManyView, ActionError> {
+    let action =
+        OperatorChange::resolution(request.to, request.answer.as_ref(), who, &request.why)?;
     let (targets, began) = (request.targets()?, Instant::now());
-    let mut done = ManyView::default();
+    let mut done = ResolveManyView::default();
     for target in targets {
         let next = Instant::now() + RESOLVE_INTERVAL;
         match apply(store, audit, &target, action.clone()).await {
             Ok(_) => done.applied = done.applied.saturating_add(1),
             Err(ActionError::Stale | ActionError::Absent) => {
                 let RecordTarget { scope, caller, key, .. } = target;
-                done.stale.push(NameView { scope, caller, key });
+                done.stale.push(RecordIdView { scope, caller, key });
             }
             Err(error) if done.processed == 0 => return Err(error),
             Err(_) => break,
         }
         done.processed = done.processed.saturating_add(1);
         progress(done.processed);
-        if limit.is_some_and(|limit| began.elapsed() >= limit) {
+        if time_limit.is_some_and(|time_limit| began.elapsed() >= time_limit) {
             break;
         }
         sleep_until(next).await;
@@ -94,10 +96,10 @@ pub async fn delete(
     audit: &AuditLog,
     request: DeleteRequest,
     who: String,
-) -> Result<DoneView, ActionError> {
+) -> Result<ActionResultView, ActionError> {
     let target = request.target();
     let (_, state, _) = target.read()?;
-    let action = RecordChange {
+    let action = OperatorChange {
         act: "delete",
         resolution: Resolution::Deleted(state),
         to: "absent".to_owned(),
@@ -108,19 +110,21 @@ pub async fn delete(
     apply(store, audit, &target, action).await
 }
 
-/// An action on a record, with its author and the reason.
+/// A change of a record by an operator, with its author and reason.
 #[derive(Clone)]
-struct RecordChange {
+struct OperatorChange {
     act: &'static str,
     resolution: Resolution,
+    /// The new state, for the audit log.
     to: String,
+    /// Digest of the recorded answer, for the audit log.
     answer: Option<AnswerDigest>,
     who: String,
     why: String,
 }
 
-impl RecordChange {
-    fn to_resolve(
+impl OperatorChange {
+    fn resolution(
         to: ResolvedState,
         answer: Option<&AnswerInput>,
         who: String,
@@ -161,19 +165,20 @@ async fn apply(
     store: &dyn Store,
     audit: &AuditLog,
     target: &RecordTarget,
-    action: RecordChange,
-) -> Result<DoneView, ActionError> {
+    action: OperatorChange,
+) -> Result<ActionResultView, ActionError> {
     let (id, state, fence) = target.read()?;
-    let RecordChange { act, resolution, to, answer, who, why } = action;
-    let doing = async {
+    let OperatorChange { act, resolution, to, answer, who, why } = action;
+    let operation = async {
+        // A record of an observed scope is never held, so the store cannot resolve it.
         let deletes = matches!(resolution, Resolution::Deleted(_));
         let resolved = if id.scope.is_observed() && !deletes {
-            observed::resolve(store, &id, fence, &resolution).await
+            resolve_observed::resolve(store, &id, fence, &resolution).await
         } else {
             store.resolve(&id, fence, &resolution).await
         };
         match resolved.map_err(ActionError::Store)? {
-            Resolved::Applied => Ok(DoneView::applied(None)),
+            Resolved::Applied => Ok(ActionResultView::applied(None)),
             Resolved::Stale => match store.get(&id).await.map_err(ActionError::Store)? {
                 Some(_) => Err(ActionError::Stale),
                 None => Err(ActionError::Absent),
@@ -182,31 +187,33 @@ async fn apply(
     };
     let record = Some((id.clone(), state, fence));
     let act = OperatorAction { who, act, record, to: Some(to), answer, why };
-    audit.around(act, doing).await.map_err(ActionError::AuditLog)?
+    audit.run_logged(act, operation).await.map_err(ActionError::AuditLog)?
 }
 
-/// Deletes what retention has passed, in paced batches, until nothing is left or `limit` ends.
-/// `progress` is called after every batch.
+/// Deletes records past their retention in batches with pauses, until none is left or the time
+/// limit is reached. `progress` is called after every batch.
 pub async fn sweep(
     store: &dyn Store,
     audit: &AuditLog,
     request: AuditNote,
     who: String,
-    limit: Option<Duration>,
+    time_limit: Option<Duration>,
     mut progress: impl FnMut(u64),
 ) -> Result<SweepView, ActionError> {
     let began = Instant::now();
-    let doing = async {
+    let operation = async {
         let mut done = SweepView { deleted: 0, more: true };
-        while done.more && limit.is_none_or(|limit| began.elapsed() < limit) {
-            let asked = Instant::now();
+        while done.more && time_limit.is_none_or(|time_limit| began.elapsed() < time_limit) {
+            let batch_start = Instant::now();
             let batch = store.sweep(SWEEP_BATCH).await.map_err(ActionError::Store)?;
             done.deleted = done.deleted.saturating_add(batch.done.into());
             done.more = batch.more;
             progress(done.deleted);
             if batch.more {
-                sleep(asked.elapsed().saturating_mul(SWEEP_PAUSE_FACTOR).max(SWEEP_PAUSE_MIN))
-                    .await;
+                sleep(
+                    batch_start.elapsed().saturating_mul(SWEEP_PAUSE_FACTOR).max(SWEEP_PAUSE_MIN),
+                )
+                .await;
             }
         }
         Ok(done)
@@ -219,5 +226,5 @@ pub async fn sweep(
         answer: None,
         why: request.why,
     };
-    audit.around(act, doing).await.map_err(ActionError::AuditLog)?
+    audit.run_logged(act, operation).await.map_err(ActionError::AuditLog)?
 }

@@ -62,8 +62,8 @@ impl ApiError {
     }
 
     pub(super) fn token_missing() -> Self {
-        let detail = "Send a token that an [[api.token]] of the configuration names: \
-                      Authorization: Bearer TOKEN.";
+        let detail =
+            "Send a token that is configured in [[api.token]], as Authorization: Bearer TOKEN.";
         let status = StatusCode::UNAUTHORIZED;
         Self::new(status, "token-missing", "Client is not identified", detail)
     }
@@ -83,25 +83,29 @@ impl ApiError {
     }
 
     pub(super) fn read_only() -> Self {
-        let detail = "No operator token is configured, so nothing can be changed here. \
-                      Set operator_token_env in [api], or work on the store itself with --store.";
+        let detail = "No operator token is configured, so this API is read-only. Set \
+                      operator_token_env in [api], or run the command with --store.";
         Self::new(StatusCode::FORBIDDEN, "read-only", "This listener is read-only", detail)
     }
 
-    pub(super) fn foreign_host() -> Self {
-        let detail = "This listener serves its own machine only: use its address, such as \
-            127.0.0.1, \
-                      or localhost, as the host.";
+    pub(super) fn host_not_local() -> Self {
+        let detail = "This listener serves the local machine only: use 127.0.0.1 or localhost \
+                      as the host.";
         let status = StatusCode::MISDIRECTED_REQUEST;
-        Self::new(status, "host-foreign", "Host is not this machine", detail)
+        Self::new(status, "host-not-local", "Host is not the local machine", detail)
     }
 
-    pub(super) fn exposed() -> Self {
+    pub(super) fn token_required_for_remote() -> Self {
         let detail = "This listener is open to other machines, and no operator token is \
             configured: \
                       records are neither shown nor changed. Set operator_token_env or \
                       operator_token_file in [api], or listen on 127.0.0.1.";
-        Self::new(StatusCode::FORBIDDEN, "records-closed", "Records are not shown here", detail)
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "operator-token-not-configured",
+            "Operator token is not configured",
+            detail,
+        )
     }
 
     pub(super) fn store_unavailable(detail: &str) -> Self {
@@ -114,29 +118,24 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Server is draining", detail)
     }
 
-    pub(super) fn too_slow() -> Self {
+    pub(super) fn request_timeout() -> Self {
         let detail = "The request timed out. An action that was started continues: check the \
             record \
                       and the audit log.";
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "too-slow", "Request timed out", detail)
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "request-timeout", "Request timed out", detail)
     }
 
-    pub(super) fn absent() -> Self {
+    pub(super) fn record_not_found() -> Self {
         let detail = "There is no record for this scope, caller and key.";
-        Self::new(StatusCode::NOT_FOUND, "record-absent", "There is no such record", detail)
+        Self::new(StatusCode::NOT_FOUND, "record-not-found", "There is no such record", detail)
     }
 
     pub(super) fn reload_refused(detail: &str) -> Self {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Self::new(
-            status,
-            "configuration-refused",
-            "The previous configuration stays in use",
-            detail,
-        )
+        Self::new(status, "configuration-refused", "Configuration was rejected", detail)
     }
 
-    pub(super) fn of_store(error: &StoreError) -> Self {
+    pub(super) fn from_store_error(error: &StoreError) -> Self {
         Self::store_unavailable(&error.to_string())
     }
 }
@@ -145,14 +144,16 @@ impl From<ActionError> for ApiError {
     fn from(error: ActionError) -> Self {
         match error {
             ActionError::Malformed(detail) => Self::malformed(&detail),
-            ActionError::Absent => Self::absent(),
+            ActionError::Absent => Self::record_not_found(),
             ActionError::Stale => {
-                let (status, title) = (StatusCode::CONFLICT, "Record has changed");
+                let (status, title) =
+                    (StatusCode::CONFLICT, "Record has changed or its state does not allow this");
                 Self::new(status, "record-stale", title, &ActionError::Stale.to_string())
             }
-            ActionError::Store(error) => Self::of_store(&error),
+            ActionError::Store(error) => Self::from_store_error(&error),
             ActionError::AuditLog(error) => {
-                let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "Nothing was done");
+                let (status, title) =
+                    (StatusCode::SERVICE_UNAVAILABLE, "Audit log cannot be written");
                 Self::new(status, "audit-unavailable", title, &format!("{error:#}"))
             }
         }
@@ -166,8 +167,9 @@ impl ApiError {
 
     /// When the client should send the same request again; `None` if it should not.
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        let may_pass = ["store-unavailable", "draining", "too-slow"].contains(&self.slug);
-        may_pass.then_some(Duration::from_secs(1))
+        let is_transient =
+            ["store-unavailable", "draining", "request-timeout"].contains(&self.slug);
+        is_transient.then_some(Duration::from_secs(1))
     }
 
     /// The problem document.
@@ -185,7 +187,7 @@ impl ApiError {
             detail: self.detail.clone(),
             error,
         };
-        // A document of texts can always be written.
+        // Serializing strings cannot fail.
         serde_json::to_string(&document).unwrap_or_default()
     }
 }

@@ -143,17 +143,17 @@ impl AuditLog {
     /// # Errors
     ///
     /// If the first line cannot be written; then nothing was done.
-    pub async fn around<T: AuditResult>(
+    pub async fn run_logged<T: AuditResult>(
         &self,
         act: OperatorAction,
-        doing: impl Future<Output = T>,
+        operation: impl Future<Output = T>,
     ) -> anyhow::Result<T> {
         let act = Arc::new(act);
         self.write(&act, "intended".to_owned()).await.with_context(|| {
             let path = self.0.display();
             format!("the audit log {path} cannot be written, so nothing was done")
         })?;
-        let done = doing.await;
+        let done = operation.await;
         let result = done.result();
         let OperatorAction { who, act: what, to, why, .. } = &*act;
         let record = act.record.as_ref().map(|(id, ..)| id.to_string());
@@ -339,12 +339,12 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let mut done = false;
-        let doing = async {
+        let operation = async {
             done = true;
             Done
         };
         let audit = AuditLog::at(folder.path().join("missing").join("audit.jsonl"));
-        assert!(audit.around(act("x"), doing).await.is_err());
+        assert!(audit.run_logged(act("x"), operation).await.is_err());
         assert!(!done);
     }
 }

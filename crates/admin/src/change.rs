@@ -16,7 +16,7 @@ use super::{
     api_error::ApiError,
     json_object,
     requests::{self, AuditNote, DeleteRequest, ResolveManyRequest, ResolveRequest},
-    responses::{DoneView, ManyView, SweepView},
+    responses::{ActionResultView, ResolveManyView, SweepView},
     service::has_json,
     state::ApiState,
     tokens::Permission,
@@ -39,7 +39,7 @@ pub(super) async fn resolve(
     Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
-) -> Result<Json<DoneView>, ApiError> {
+) -> Result<Json<ActionResultView>, ApiError> {
     let request: ResolveRequest = read(&state, (peer, "/v1/resolve"), &headers, body)?;
     let who = who(&request.who, peer);
     carried_out(async move {
@@ -53,7 +53,7 @@ pub(super) async fn resolve_many(
     Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
-) -> Result<Json<ManyView>, ApiError> {
+) -> Result<Json<ResolveManyView>, ApiError> {
     let request: ResolveManyRequest = read(&state, (peer, "/v1/resolve-many"), &headers, body)?;
     let who = who(&request.who, peer);
     carried_out(async move {
@@ -68,7 +68,7 @@ pub(super) async fn delete(
     Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
-) -> Result<Json<DoneView>, ApiError> {
+) -> Result<Json<ActionResultView>, ApiError> {
     let request: DeleteRequest = read(&state, (peer, "/v1/delete"), &headers, body)?;
     let who = who(&request.who, peer);
     carried_out(
@@ -97,7 +97,7 @@ pub(super) async fn reload(
     Extension(peer): PeerExtension,
     headers: HeaderMap,
     body: BodyResult,
-) -> Result<Json<DoneView>, ApiError> {
+) -> Result<Json<ActionResultView>, ApiError> {
     let request: requests::ReloadRequest = read(&state, (peer, "/v1/reload"), &headers, body)?;
     let who = who(&request.who, peer);
     let approver = Approver { who: who.clone(), why: request.why.clone() };
@@ -112,10 +112,10 @@ pub(super) async fn reload(
     };
     let reloaded = carried_out(async move {
         let doing = async { Reloaded((state.reload)(approver).await) };
-        state.audit.around(act, doing).await.map_err(ActionError::AuditLog)
+        state.audit.run_logged(act, doing).await.map_err(ActionError::AuditLog)
     });
     match reloaded.await?.0.0 {
-        Ok(changed) => Ok(Json(DoneView::applied(Some(changed)))),
+        Ok(changed) => Ok(Json(ActionResultView::applied(Some(changed)))),
         Err(wrong) => Err(ApiError::reload_refused(&wrong)),
     }
 }
@@ -173,6 +173,6 @@ async fn carried_out<T: Send + 'static>(
 ) -> Result<Json<T>, ApiError> {
     match tokio::spawn(act).await {
         Ok(done) => Ok(Json(done?)),
-        Err(_) => Err(ApiError::too_slow()),
+        Err(_) => Err(ApiError::request_timeout()),
     }
 }

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::{
     requests,
-    responses::{LineView, ListView},
+    responses::{RecordPageView, RecordSummaryView},
 };
-use crate::moment::Moment;
+use crate::time_or_age::TimeOrAge;
 
 /// How many records one page examines, and how many store calls it makes, before it ends short.
 const EXAMINED_MAX: u64 = 5000;
@@ -30,9 +30,9 @@ pub struct RecordFilter {
     /// Only records with this reason.
     pub reason: Option<ReasonFilter>,
     /// Claimed at this time or later.
-    pub since: Option<Moment>,
+    pub since: Option<TimeOrAge>,
     /// Claimed at this time or earlier.
-    pub until: Option<Moment>,
+    pub until: Option<TimeOrAge>,
     /// In flight with an expired lease.
     pub lapsed: bool,
 }
@@ -77,8 +77,8 @@ impl FilterQuery {
             scope: read("scope", self.scope.as_ref(), Scope::new)?,
             caller: read("caller", self.caller.as_ref(), Caller::from_stored)?,
             reason: read("reason", self.reason.as_ref(), ReasonFilter::parse)?,
-            since: read("since", self.since.as_ref(), Moment::parse)?,
-            until: read("until", self.until.as_ref(), Moment::parse)?,
+            since: read("since", self.since.as_ref(), TimeOrAge::parse)?,
+            until: read("until", self.until.as_ref(), TimeOrAge::parse)?,
             lapsed: self.lapsed,
         };
         filter.checked()
@@ -161,11 +161,11 @@ pub async fn list(
     filter: &RecordFilter,
     after: Option<Cursor>,
     limit: u32,
-) -> Result<ListView, StoreError> {
+) -> Result<RecordPageView, StoreError> {
     let mut query = filter.to_list_query(Timestamp::now());
     (query.after, query.limit) = (after, limit);
     let limit = query.page_size();
-    let mut view = ListView::default();
+    let mut view = RecordPageView::default();
     for _ in 0..STORE_CALLS_MAX {
         query.limit = limit.saturating_sub(u32::try_from(view.records.len()).unwrap_or(limit));
         if query.limit == 0 || view.examined >= EXAMINED_MAX {
@@ -174,7 +174,7 @@ pub async fn list(
         let page = store.list(&query).await?;
         let now = Timestamp::now();
         let listed = page.items.iter().filter(|record| filter.takes(record));
-        view.records.extend(listed.map(|record| LineView::new(record, now)));
+        view.records.extend(listed.map(|record| RecordSummaryView::new(record, now)));
         view.examined = view.examined.saturating_add(page.examined);
         query.after = page.next;
         if query.after.is_none() {
@@ -241,7 +241,7 @@ mod tests {
         }
         let filter = reason("lease-expired");
         let first = list(&store, &filter, None, 2).await.unwrap();
-        let keys = |view: &ListView| -> Vec<String> {
+        let keys = |view: &RecordPageView| -> Vec<String> {
             view.records.iter().map(|line| line.key.clone()).collect()
         };
         assert_eq!(keys(&first), ["k0", "k10"]);
@@ -276,8 +276,8 @@ mod tests {
             scope: Some(Scope::new("payments").unwrap()),
             caller: Some(Caller::anonymous()),
             reason: Some(ReasonFilter::parse("upstream answered 503").unwrap()),
-            since: Some(Moment::parse("2020-11-18T12:00:00+01:00").unwrap()),
-            until: Some(Moment::parse("2h").unwrap()),
+            since: Some(TimeOrAge::parse("2020-11-18T12:00:00+01:00").unwrap()),
+            until: Some(TimeOrAge::parse("2h").unwrap()),
             lapsed: true,
         };
         let mut read = FilterQuery::default();

@@ -10,12 +10,13 @@
 //! | `POST /v1/resolve`, `POST /v1/delete` | resolves a held record; deletes a record |
 //! | `POST /v1/resolve-many` | resolves many records that `GET /v1/records` showed |
 //! | `POST /v1/sweep`, `POST /v1/reload` | sweeps now; applies a changed configuration |
-//! | `POST /v1/claims`, `/v1/claims/…`, `/v1/batch` | the service API: claims, and what ends them |
+//! | `POST /v1/claims`, `/v1/claims/…`, `/v1/batch` | the service API: claims a key, then renews, completes, releases or holds the claim |
 //!
-//! Any client that reaches the listener may read, except recorded answers: those, and every action,
-//! need the operator token, and claims need a token of the role `app`. With any `[[api.token]]`,
-//! reading records needs one too. Without a configured token the API is read-only, and a listener
-//! that other machines can reach shows no records. Each action is written to the audit log.
+//! Without `[[api.token]]`, reading needs no token, except for recorded answers. Recorded answers
+//! and actions need a token of the role `operator`, claims one of the role `app`. With any
+//! `[[api.token]]`, records need `viewer` or `operator`. Without a configured token the API is
+//! read-only, and a listener that other machines can reach shows no records. Each action is written
+//! to the audit log.
 
 mod access;
 mod action_error;
@@ -28,14 +29,14 @@ mod claims;
 pub mod filter;
 mod json_object;
 mod listen;
-pub mod moment;
-mod observed;
 mod openapi;
 mod read;
 pub mod requests;
+mod resolve_observed;
 pub mod responses;
 mod service;
 mod state;
+pub mod time_or_age;
 mod tokens;
 
 use std::sync::Arc;
@@ -54,8 +55,8 @@ pub use self::{
     tokens::ApiTokens,
 };
 
-/// Maximum size of a request body: an answer of 1 MiB fits, also as base64.
-const BODY_BYTES_MAX: usize = 2 << 20;
+/// Maximum size of the body of an action request: an answer of 1 MiB fits, even in base64.
+const ACTION_BODY_BYTES_MAX: usize = 2 << 20;
 
 fn router(state: Arc<ApiState>) -> Router {
     Router::new()
@@ -79,7 +80,7 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/v1/batch", post(service::batch))
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(ACTION_BODY_BYTES_MAX))
         .with_state(state)
 }
 

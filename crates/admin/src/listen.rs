@@ -180,6 +180,6 @@ async fn call_router(state: &ConnectionState, request: Request<Incoming>) -> Res
     match timeout(limit, state.router.clone().call(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
-        Err(_) => ApiError::too_slow().into_response(),
+        Err(_) => ApiError::request_timeout().into_response(),
     }
 }

@@ -1,4 +1,5 @@
-//! The description of the API in `OpenAPI` 3.1, and a page for readers, both from one table.
+//! The `OpenAPI` 3.1 document of the API and an HTML page, both generated from one table of
+//! endpoints.
 
 mod schemas;
 
@@ -16,18 +17,19 @@ use crate::tokens::Permission;
 pub(crate) struct Endpoint {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
-    /// What it needs; `None` is nothing.
+    /// The permission that a request needs; `None` if it needs none.
     pub(crate) permission: Option<Permission>,
     name: &'static str,
     summary: &'static str,
-    /// The names of the schemas of its body and of its reply.
+    /// The name of the schema of the request body.
     request: Option<&'static str>,
     reply: ReplyKind,
-    /// The statuses of its problems besides those of its permission.
+    /// The error statuses, without 401 and 403, which follow from the permission, and 421, which
+    /// every endpoint has.
     problems: &'static [u16],
 }
 
-/// What an operation replies.
+/// The content type of a successful response.
 enum ReplyKind {
     /// JSON with the schema of this name.
     Json(&'static str),
@@ -35,9 +37,9 @@ enum ReplyKind {
     Text(&'static str),
 }
 
-const CLAIM_PROBLEMS: &[u16] = &[400, 409, 413, 415, 422, 423, 429, 500, 503, 504];
-const END_PROBLEMS: &[u16] = &[400, 409, 413, 415, 422, 503, 504];
-const CHANGE_PROBLEMS: &[u16] = &[400, 404, 409, 413, 415, 422, 503, 504];
+const CLAIM_STATUSES: &[u16] = &[400, 409, 413, 415, 422, 423, 429, 500, 503, 504];
+const CLAIM_CALL_STATUSES: &[u16] = &[400, 409, 413, 415, 422, 503, 504];
+const CHANGE_STATUSES: &[u16] = &[400, 404, 409, 413, 415, 422, 503, 504];
 
 macro_rules! endpoints {
     ($($name:ident $method:literal $path:literal $permission:expr, $request:expr, $reply:expr,
@@ -58,16 +60,16 @@ macro_rules! endpoints {
 
 endpoints! {
     claim "post" "/v1/claims" Some(Permission::Claims), Some("Claim"),
-        ReplyKind::Json("ClaimReply"), CLAIM_PROBLEMS,
+        ReplyKind::Json("ClaimReply"), CLAIM_STATUSES,
         "Claims a key: run the operation, or get the result of the one that ran";
     complete "post" "/v1/claims/complete" Some(Permission::Claims), Some("Complete"),
-        ReplyKind::Json("Completed"), END_PROBLEMS, "Records the result of a claimed operation";
+        ReplyKind::Json("Completed"), CLAIM_CALL_STATUSES, "Records the result of a claimed operation";
     renew "post" "/v1/claims/renew" Some(Permission::Claims), Some("Renew"),
-        ReplyKind::Json("Renewed"), END_PROBLEMS, "Extends the lease of a claim";
+        ReplyKind::Json("Renewed"), CLAIM_CALL_STATUSES, "Extends the lease of a claim";
     release "post" "/v1/claims/release" Some(Permission::Claims), Some("Release"),
-        ReplyKind::Json("Released"), END_PROBLEMS, "Ends a claim whose operation did not happen";
+        ReplyKind::Json("Released"), CLAIM_CALL_STATUSES, "Ends a claim whose operation did not happen";
     hold "post" "/v1/claims/hold" Some(Permission::Claims), Some("Hold"),
-        ReplyKind::Json("Held"), END_PROBLEMS, "Ends a claim whose outcome is unknown";
+        ReplyKind::Json("Held"), CLAIM_CALL_STATUSES, "Ends a claim whose outcome is unknown";
     batch "post" "/v1/batch" Some(Permission::Claims), Some("Batch"),
         ReplyKind::Json("BatchReply"), &[400, 413, 415, 504], "Runs up to 500 of these operations";
     records "get" "/v1/records" Some(Permission::Records), None,
@@ -75,15 +77,15 @@ endpoints! {
     record "get" "/v1/record" Some(Permission::Records), None,
         ReplyKind::Json("Record"), &[400, 404, 503, 504], "Shows one record";
     resolve "post" "/v1/resolve" Some(Permission::Operations), Some("Resolve"),
-        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Resolves a held record";
+        ReplyKind::Json("ActionResult"), CHANGE_STATUSES, "Resolves a held record";
     resolve_many "post" "/v1/resolve-many" Some(Permission::Operations), Some("ResolveMany"),
-        ReplyKind::Json("Many"), CHANGE_PROBLEMS, "Resolves held records that a listing showed";
+        ReplyKind::Json("ResolveManyResult"), CHANGE_STATUSES, "Resolves held records that a listing showed";
     delete "post" "/v1/delete" Some(Permission::Operations), Some("Delete"),
-        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Deletes a record";
-    sweep "post" "/v1/sweep" Some(Permission::Operations), Some("Note"),
-        ReplyKind::Json("Swept"), CHANGE_PROBLEMS, "Deletes records past their retention now";
+        ReplyKind::Json("ActionResult"), CHANGE_STATUSES, "Deletes a record";
+    sweep "post" "/v1/sweep" Some(Permission::Operations), Some("AuditNote"),
+        ReplyKind::Json("Swept"), CHANGE_STATUSES, "Deletes records past their retention now";
     reload "post" "/v1/reload" Some(Permission::Operations), Some("Reload"),
-        ReplyKind::Json("Done"), CHANGE_PROBLEMS, "Applies a changed configuration";
+        ReplyKind::Json("ActionResult"), CHANGE_STATUSES, "Applies a changed configuration";
     metrics "get" "/metrics" Some(Permission::Metrics), None,
         ReplyKind::Text("application/openmetrics-text; version=1.0.0; charset=utf-8"), &[504],
         "Metrics for Prometheus";
@@ -91,9 +93,9 @@ endpoints! {
         "Liveness";
     readyz "get" "/readyz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[503, 504],
         "Readiness: the store answers, and the server is not draining";
-    openapi "get" "/openapi.json" None, None, ReplyKind::Json("Description"), &[504],
+    openapi "get" "/openapi.json" None, None, ReplyKind::Json("OpenApiDocument"), &[504],
         "This description";
-    page "get" "/docs" None, None, ReplyKind::Text("text/html; charset=utf-8"), &[504],
+    docs_page "get" "/docs" None, None, ReplyKind::Text("text/html; charset=utf-8"), &[504],
         "This description as a page";
 }
 
@@ -102,8 +104,8 @@ static PAGE: LazyLock<String> = LazyLock::new(page);
 
 /// `GET /openapi.json`
 pub(crate) async fn openapi_json() -> impl IntoResponse {
-    const KIND: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
-    (KIND, DOCUMENT.as_str())
+    const CONTENT_TYPE: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
+    (CONTENT_TYPE, DOCUMENT.as_str())
 }
 
 /// `GET /docs`
@@ -192,9 +194,9 @@ impl Endpoint {
             done["links"] = claim_links();
         }
         responses.insert("200".to_owned(), done);
-        let of_permission: &[u16] = if self.permission.is_some() { &[401, 403] } else { &[] };
-        // A host that is not this machine is refused before routing.
-        let statuses = self.problems.iter().chain(of_permission).chain(&[421]);
+        let permission_statuses: &[u16] = if self.permission.is_some() { &[401, 403] } else { &[] };
+        // 421: a listener on a loopback address refuses other hosts before routing.
+        let statuses = self.problems.iter().chain(permission_statuses).chain(&[421]);
         for status in statuses {
             let content = json!({ "application/problem+json": { "schema": reference("Problem") } });
             let problem = json!({ "description": "A problem", "content": content });
@@ -231,7 +233,7 @@ fn page() -> String {
          <style>body{{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;padding:0 1em}}\
          td,th{{text-align:left;padding:.2em 1em .2em 0;vertical-align:top}}</style>\
          <h1>Semel API</h1><p>Machine-readable: <a href=\"/openapi.json\">openapi.json</a>. Every \
-         call of the service API may be repeated.</p>\n{rows}</html>\n"
+         call of the service API is safe to retry.</p>\n{rows}</html>\n"
     )
 }
 
@@ -249,18 +251,18 @@ mod tests {
     use crate::{requests, responses, service};
 
     #[test]
-    fn the_committed_description_is_fresh() {
+    fn the_committed_openapi_file_is_up_to_date() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/openapi.json");
         if std::env::var_os("SEMEL_BLESS").is_some() {
             fs::write(&path, DOCUMENT.as_str()).unwrap();
         }
-        let kept = fs::read_to_string(&path).unwrap_or_default();
-        let how = "SEMEL_BLESS=1 cargo test -p semel-admin openapi";
-        assert!(kept == *DOCUMENT, "docs/reference/openapi.json is stale; run: {how}");
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        let command = "SEMEL_BLESS=1 cargo test -p semel-admin openapi";
+        assert!(committed == *DOCUMENT, "docs/reference/openapi.json is stale; run: {command}");
     }
 
     #[test]
-    fn every_reference_leads_somewhere_and_every_schema_is_used() {
+    fn every_reference_resolves_and_every_schema_is_used() {
         let document = document();
         let schemas = document["components"]["schemas"].as_object().unwrap();
         let text = document.to_string();
@@ -272,8 +274,8 @@ mod tests {
         assert_eq!(used, schemas.keys().map(String::as_str).collect());
     }
 
-    /// The members that a type accepts, as its reader lists them when it meets an unknown one.
-    fn accepted(error: &str) -> BTreeSet<String> {
+    /// Parses the accepted field names from the "unknown field" error of serde.
+    fn parse_expected_fields(error: &str) -> BTreeSet<String> {
         let (_, listed) = error.split_once("expected ").unwrap_or_else(|| panic!("{error}"));
         listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     }
@@ -282,11 +284,11 @@ mod tests {
         let Err(error) = serde_json::from_str::<T>("{\"no such member\":1}") else {
             panic!("an unknown member is accepted")
         };
-        accepted(&error.to_string())
+        parse_expected_fields(&error.to_string())
     }
 
     #[test]
-    fn the_schemas_of_requests_have_the_members_that_are_read() {
+    fn request_schemas_list_the_fields_that_serde_accepts() {
         let document = document();
         let described = |name: &str| -> BTreeSet<String> {
             let schema = &document["components"]["schemas"][name];
@@ -299,14 +301,14 @@ mod tests {
             ("SeenRecord", members_of::<requests::SeenRecord>()),
             ("AnswerInput", members_of::<requests::AnswerInput>()),
             ("Delete", members_of::<requests::DeleteRequest>()),
-            ("Note", members_of::<requests::AuditNote>()),
+            ("AuditNote", members_of::<requests::AuditNote>()),
             ("Reload", members_of::<requests::ReloadRequest>()),
         ];
         for (name, members) in of_operators {
             assert_eq!(described(name), members, "{name}");
         }
         for (name, error) in service::unknown_member_errors() {
-            let mut members = accepted(&error);
+            let mut members = parse_expected_fields(&error);
             members.remove("op");
             assert_eq!(described(name), members, "{name}");
         }
@@ -320,7 +322,7 @@ mod tests {
     fn records() -> [responses::RecordView; 2] {
         let text = || Some("text".to_owned());
         let few = responses::RecordView {
-            line: responses::LineView {
+            line: responses::RecordSummaryView {
                 scope: String::new(),
                 caller: String::new(),
                 key: String::new(),
@@ -345,7 +347,7 @@ mod tests {
             expires_in_ms: None,
             answer: None,
         };
-        let line = responses::LineView {
+        let line = responses::RecordSummaryView {
             ended_ago_ms: Some(1),
             ended_at: text(),
             about: "text".to_owned(),
@@ -398,14 +400,17 @@ mod tests {
             assert_eq!(required.collect::<BTreeSet<_>>(), few, "{name}");
         };
         check("Record", records().each_ref().map(to_json));
-        check("Line", records().each_ref().map(|view| to_json(&view.line)));
+        check("RecordSummary", records().each_ref().map(|view| to_json(&view.line)));
         check("Answer", answers().each_ref().map(to_json));
-        let page = responses::ListView { next: Some(String::new()), ..Default::default() };
-        check("Records", [to_json(&page), to_json(&responses::ListView::default())]);
-        let many = responses::ManyView::default();
-        check("Many", [to_json(&many), to_json(&many)]);
+        let page = responses::RecordPageView { next: Some(String::new()), ..Default::default() };
+        check("Records", [to_json(&page), to_json(&responses::RecordPageView::default())]);
+        let many = responses::ResolveManyView::default();
+        check("ResolveManyResult", [to_json(&many), to_json(&many)]);
         let (detail, none) = (Some(String::new()), None);
-        check("Done", [detail, none].map(|detail| to_json(&responses::DoneView::applied(detail))));
+        check(
+            "ActionResult",
+            [detail, none].map(|detail| to_json(&responses::ActionResultView::applied(detail))),
+        );
         let swept = responses::SweepView { deleted: 0, more: false };
         check("Swept", [to_json(&swept), to_json(&swept)]);
     }

@@ -18,7 +18,7 @@ use super::{
     api_error::ApiError,
     filter::{self, FilterQuery},
     requests,
-    responses::{AnswerVisibility, ListView, RecordView},
+    responses::{AnswerVisibility, RecordPageView, RecordView},
     state::ApiState,
     tokens::Permission,
 };
@@ -27,14 +27,14 @@ use super::{
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Default page size.
-const LIMIT: u32 = 100;
+const PAGE_SIZE_DEFAULT: u32 = 100;
 
 /// The query of `GET /v1/record`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RecordQuery {
     scope: String,
-    /// Empty for the anonymous caller, but required.
+    /// Required; empty for the anonymous caller.
     caller: String,
     key: String,
 }
@@ -49,7 +49,7 @@ pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'stati
     }
     match timeout(READY_TIMEOUT, state.semel.store().epoch()).await {
         Ok(Ok(_)) => Ok("ready\n"),
-        Ok(Err(error)) => Err(ApiError::of_store(&error)),
+        Ok(Err(error)) => Err(ApiError::from_store_error(&error)),
         Err(_) => Err(ApiError::store_unavailable("The store did not answer within 2 s.")),
     }
 }
@@ -69,13 +69,13 @@ pub(super) async fn records(
     Extension(peer): Extension<SocketAddr>,
     headers: HeaderMap,
     query: Result<Query<FilterQuery>, QueryRejection>,
-) -> Result<Json<ListView>, ApiError> {
+) -> Result<Json<RecordPageView>, ApiError> {
     state.authorize(&headers, Permission::Records, peer, "/v1/records")?;
-    let Query(asked) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
-    let filter = asked.filter().map_err(|wrong| ApiError::malformed(&wrong))?;
-    let (after, limit) = (asked.after.map(Cursor), asked.limit.unwrap_or(LIMIT));
+    let Query(query) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
+    let filter = query.filter().map_err(|wrong| ApiError::malformed(&wrong))?;
+    let (after, limit) = (query.after.map(Cursor), query.limit.unwrap_or(PAGE_SIZE_DEFAULT));
     let page = filter::list(&**state.semel.store(), &filter, after, limit).await;
-    Ok(Json(page.map_err(|error| ApiError::of_store(&error))?))
+    Ok(Json(page.map_err(|error| ApiError::from_store_error(&error))?))
 }
 
 pub(super) async fn record(
@@ -85,10 +85,12 @@ pub(super) async fn record(
     query: Result<Query<RecordQuery>, QueryRejection>,
 ) -> Result<Json<RecordView>, ApiError> {
     let credential = state.authorize(&headers, Permission::Records, peer, "/v1/record")?;
-    let Query(asked) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
-    let id = requests::record_id(&asked.scope, &asked.caller, &asked.key)?;
-    let seen = state.semel.store().get(&id).await;
-    let seen = seen.map_err(|error| ApiError::of_store(&error))?.ok_or_else(ApiError::absent)?;
+    let Query(query) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
+    let id = requests::record_id(&query.scope, &query.caller, &query.key)?;
+    let snapshot = state.semel.store().get(&id).await;
+    let snapshot = snapshot
+        .map_err(|error| ApiError::from_store_error(&error))?
+        .ok_or_else(ApiError::record_not_found)?;
     let answers = if state.is_operator(&headers) {
         AnswerVisibility::Shown
     } else if !state.tokens.has(ApiRole::Operator) {
@@ -97,9 +99,9 @@ pub(super) async fn record(
         if credential.is_none() {
             state.record_auth_failure(peer, "/v1/record");
         }
-        AnswerVisibility::Withheld("this is not the operator token")
+        AnswerVisibility::Withheld("the token sent is not an operator token")
     } else {
         AnswerVisibility::Withheld("send the operator token to see the answer")
     };
-    Ok(Json(RecordView::new(&id, seen, answers, Timestamp::now())))
+    Ok(Json(RecordView::new(&id, snapshot, answers, Timestamp::now())))
 }

@@ -10,16 +10,16 @@ use semel::core::{
 use serde::{Deserialize, Serialize};
 
 use super::base64;
-use crate::moment;
+use crate::time_or_age;
 
-/// How much of a body is shown.
-const BODY_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of bytes of a recorded body in a response.
+const SHOWN_BODY_BYTES_MAX: usize = 1 << 20;
 
 /// One page of a listing.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct ListView {
+pub struct RecordPageView {
     /// The records.
-    pub records: Vec<LineView>,
+    pub records: Vec<RecordSummaryView>,
     /// Where the next page begins; absent after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
@@ -28,33 +28,34 @@ pub struct ListView {
     pub examined: u64,
 }
 
-/// A line of a listing.
+/// The summary of a record.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct LineView {
-    /// The family of operations.
+pub struct RecordSummaryView {
+    /// The scope.
     pub scope: String,
-    /// Who sent it; empty for the anonymous caller.
+    /// The caller; empty for the anonymous caller.
     pub caller: String,
-    /// What the client called the operation.
+    /// The idempotency key.
     pub key: String,
-    /// Where it stands.
+    /// The state of the record.
     pub state: String,
-    /// Its fence, to name it in an act.
+    /// The current fence of the record; an operator action must send it back.
     pub fence: u64,
-    /// How many executions were begun that count.
+    /// Number of executions that count as attempts.
     pub attempt: u32,
     /// How long ago the newest claim was granted.
     pub age_ms: u64,
-    /// When that was, by the wall clock: RFC 3339, UTC.
+    /// Time of the newest claim: RFC 3339, UTC.
     #[serde(default)]
     pub claimed_at: String,
     /// How long ago the execution ended; absent while it is in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ago_ms: Option<u64>,
-    /// When that was, by the wall clock.
+    /// Time of the end of the execution: RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
-    /// Whether it is in flight and its lease has expired, so that the next request decides.
+    /// Whether the record is in flight and its lease has expired: the next request with its key
+    /// settles it.
     #[serde(default)]
     pub lapsed: bool,
     /// What the operation is about, such as its method, host and path.
@@ -74,16 +75,17 @@ pub struct LineView {
 /// Everything about a record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RecordView {
-    /// What a listing shows of it.
+    /// The summary, as in a listing.
     #[serde(flatten)]
-    pub line: LineView,
-    /// What the request meant: version and hash. Absent once the record was forgotten: any request
-    /// may take its key.
+    pub line: RecordSummaryView,
+    /// The fingerprint of the request in hexadecimal. Absent once the record is forgotten: then any
+    /// request may claim its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// What its route says about unknown outcomes.
+    /// The `on_unknown` setting of its route: `hold`, `rerun` or `fail`.
     pub on_unknown: String,
-    /// How long it may be held before it ends with `operation-failed`; absent if for ever.
+    /// Maximum time in the held state, after which it fails with `operation-failed`; absent if
+    /// there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_for_ms: Option<u64>,
     /// What the route captured of the request, by name.
@@ -103,9 +105,9 @@ pub struct RecordView {
 /// A recorded answer.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct AnswerView {
-    /// `response`, `not_retained` or `failed`.
+    /// `response`, `not_retained`, `failed` or `damaged`.
     pub kind: String,
-    /// The status it was answered with.
+    /// The recorded status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The kept headers, as pairs of name and value.
@@ -117,13 +119,13 @@ pub struct AnswerView {
     /// The body, if it is text; cut after 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The body, if it is not; cut after 1 MiB.
+    /// The body in base64, if it is not text; cut after 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<String>,
     /// The kept trailers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trailers: Vec<(String, String)>,
-    /// Why headers and body are not shown.
+    /// Why headers, body and trailers are not shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
 }
@@ -139,30 +141,31 @@ pub struct SweepView {
 
 /// The result of resolving many records.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub struct ManyView {
-    /// Number of processed records, from the first one on. If some are left, send them again.
+pub struct ResolveManyView {
+    /// Number of processed records, counted from the first in the request. If it is less than the
+    /// number sent, send the rest again.
     pub processed: usize,
     /// How many were resolved.
     pub applied: u64,
-    /// Records that were skipped, because they have changed.
-    pub stale: Vec<NameView>,
+    /// Records that were skipped because they changed, do not exist or are in another state.
+    pub stale: Vec<RecordIdView>,
 }
 
-/// Which record.
+/// The identity of a record.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct NameView {
-    /// The family of operations.
+pub struct RecordIdView {
+    /// The scope.
     pub scope: String,
-    /// Who sent it; empty for the anonymous caller.
+    /// The caller; empty for the anonymous caller.
     pub caller: String,
-    /// What the client called the operation.
+    /// The idempotency key.
     pub key: String,
 }
 
 /// The result of an action.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct DoneView {
-    /// `applied`.
+pub struct ActionResultView {
+    /// Always `applied`.
     pub result: String,
     /// What changed, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,16 +175,17 @@ pub struct DoneView {
 /// A problem document: why something was not done.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct ProblemDocument {
-    /// What it is, for programs.
+    /// The problem type, as a URN.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it is, for people.
+    /// A short title.
     pub title: String,
     /// The status it comes with.
     pub status: u16,
     /// What to do about it.
     pub detail: String,
-    /// The same in the form of Stripe's API, as the problems of the gateway have it.
+    /// The same error as an `error` object like Stripe's, which the problems of the gateway also
+    /// have.
     #[serde(skip_deserializing)]
     pub error: ErrorMember,
 }
@@ -205,23 +209,23 @@ impl ProblemDocument {
     }
 }
 
-impl DoneView {
+impl ActionResultView {
     /// An action that was applied.
     pub fn applied(detail: Option<String>) -> Self {
         Self { result: "applied".to_owned(), detail }
     }
 }
 
-impl ManyView {
+impl ResolveManyView {
     /// Adds the result of a later request.
-    pub fn add(&mut self, more: Self) {
-        self.processed = self.processed.saturating_add(more.processed);
-        self.applied = self.applied.saturating_add(more.applied);
-        self.stale.extend(more.stale);
+    pub fn merge(&mut self, other: Self) {
+        self.processed = self.processed.saturating_add(other.processed);
+        self.applied = self.applied.saturating_add(other.applied);
+        self.stale.extend(other.stale);
     }
 }
 
-impl LineView {
+impl RecordSummaryView {
     /// A record as a listing shows it at `now`, which is when the store was read.
     pub fn new(summary: &Summary, now: Timestamp) -> Self {
         let RecordId { scope, caller, key } = &summary.id;
@@ -233,9 +237,9 @@ impl LineView {
             fence: summary.fence.get(),
             attempt: summary.attempt,
             age_ms: millis(summary.age),
-            claimed_at: moment::before(now, summary.age),
+            claimed_at: time_or_age::before(now, summary.age),
             ended_ago_ms: summary.ended.map(millis),
-            ended_at: summary.ended.map(|age| moment::before(now, age)),
+            ended_at: summary.ended.map(|age| time_or_age::before(now, age)),
             lapsed: summary.lapsed,
             about: summary.about.as_str().to_owned(),
             node: summary.node.as_str().to_owned(),
@@ -257,8 +261,8 @@ impl LineView {
 }
 
 impl RecordView {
-    /// A record as it was seen at `now`. Without `answers` it does not show what clients were
-    /// answered.
+    /// A record as it was seen at `now`. With [`AnswerVisibility::Withheld`] it does not show
+    /// headers, body and trailers of the answer.
     pub fn new(id: &RecordId, seen: Snapshot, answers: AnswerVisibility, now: Timestamp) -> Self {
         let (lease_left, expires_in, answer) = match &seen.state {
             StateView::InFlight { lease_left } => (Some(*lease_left), None, None),
@@ -279,7 +283,7 @@ impl RecordView {
             lease_left_ms: lease_left.map(millis),
             expires_in_ms: expires_in.map(millis),
             answer: answer.map(|answer| AnswerView::of(answer, answers)),
-            line: LineView::new(&Summary::new(id.clone(), seen), now),
+            line: RecordSummaryView::new(&Summary::new(id.clone(), seen), now),
         }
     }
 }
@@ -289,7 +293,7 @@ impl RecordView {
 pub enum AnswerVisibility {
     /// Shown in full.
     Shown,
-    /// Without headers and body, and why.
+    /// Without headers, body and trailers, and why.
     Withheld(&'static str),
 }
 
@@ -312,18 +316,18 @@ impl AnswerView {
         if let AnswerVisibility::Withheld(why) = answers {
             return Self { withheld: Some(why.to_owned()), ..view };
         }
-        let (body, body_base64) = shown(&response.body);
+        let (body, body_base64) = body_text_or_base64(&response.body);
         let (headers, trailers) = (pairs(&response.headers), pairs(&response.trailers));
         Self { headers, body, body_base64, trailers, ..view }
     }
 }
 
-/// A body as text, or else as base64; at most [`BODY_BYTES_MAX`] of it.
-fn shown(body: &[u8]) -> (Option<String>, Option<String>) {
-    let cut = body.get(..BODY_BYTES_MAX).unwrap_or(body);
+/// A body as text, or else as base64; at most [`SHOWN_BODY_BYTES_MAX`] of it.
+fn body_text_or_base64(body: &[u8]) -> (Option<String>, Option<String>) {
+    let cut = body.get(..SHOWN_BODY_BYTES_MAX).unwrap_or(body);
     match str::from_utf8(cut) {
         Ok(text) => (Some(text.to_owned()), None),
-        // The cut went through a character.
+        // The limit split a UTF-8 character.
         Err(error) if cut.len() < body.len() && error.error_len().is_none() => {
             let whole = cut.get(..error.valid_up_to()).unwrap_or_default();
             (Some(String::from_utf8_lossy(whole).into_owned()), None)
@@ -417,11 +421,11 @@ mod tests {
 
     #[test]
     fn a_large_body_is_cut_between_two_characters() {
-        let mut body = vec![b'x'; BODY_BYTES_MAX - 1];
+        let mut body = vec![b'x'; SHOWN_BODY_BYTES_MAX - 1];
         body.extend("é and more".as_bytes());
         let shown = view(&body);
         assert_eq!(shown.body_bytes, body.len());
-        assert_eq!(shown.body.map(|text| text.len()), Some(BODY_BYTES_MAX - 1));
+        assert_eq!(shown.body.map(|text| text.len()), Some(SHOWN_BODY_BYTES_MAX - 1));
     }
 
     #[test]

@@ -15,21 +15,22 @@ use crate::{
 use semel_config::ApiRole;
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
 
-/// Applies a configuration; resolves to what changed, or to what is wrong.
+/// Resolves to a summary of the applied changes, or to an error message.
 pub type ReloadFuture = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
-/// Applies a changed configuration. The acceptor accepts that keys run again because of it.
+/// Reloads the configuration. An `Approver` approves a change of route identity, after which keys
+/// that have run may run again.
 pub type ReloadFn = Arc<dyn Fn(Option<Approver>) -> ReloadFuture + Send + Sync>;
 
 /// The state of the API.
 pub struct ApiState {
     /// The engine.
     pub semel: Semel,
-    /// What `/metrics` shows.
+    /// The metrics that `GET /metrics` returns.
     pub metrics: Arc<Metrics>,
-    /// The tokens; without one of an operator nothing can be changed.
+    /// The configured tokens. Without an operator token the API is read-only.
     pub tokens: ApiTokens,
-    /// The service API's part.
+    /// State of the service API: the seal and the rules of its claims.
     pub service: ServiceState,
     /// The audit log.
     pub audit: AuditLog,
@@ -53,7 +54,8 @@ impl ApiState {
         self.tokens.identify(headers).is_some_and(|token| token.role == ApiRole::Operator)
     }
 
-    /// The credential of a request that may do this; `None` if it needs none. A refusal is counted.
+    /// The credential of a request that has this permission; `None` if the request has no token and
+    /// needs none. A failed check is counted and logged.
     pub(super) fn authorize(
         &self,
         headers: &HeaderMap,
@@ -68,12 +70,17 @@ impl ApiState {
         checked
     }
 
-    /// Counts and logs a request with a missing or wrong token.
+    /// Counts and logs a request whose token is missing, unknown or of an insufficient role.
     pub(super) fn record_auth_failure(&self, peer: SocketAddr, path: &str) {
-        self.metrics.operator_refused();
+        self.metrics.api_auth_failed();
         if let Some(unlogged) = self.auth_failures.allow() {
             let peer = peer.ip();
-            tracing::warn!(%peer, path, unlogged, "the token is missing, wrong or of another role");
+            tracing::warn!(
+                %peer,
+                path,
+                unlogged,
+                "API request refused: token missing, unknown or of an insufficient role"
+            );
         }
     }
 }

@@ -266,7 +266,7 @@ async fn requests_with_a_wrong_token_are_counted() {
     api.get_as_operator(record).await;
     let metrics = api.get("/metrics").await;
     let text = metrics.text();
-    assert!(text.contains("\nsemel_operator_refused_total 3\n"), "{text}");
+    assert!(text.contains("\nsemel_api_auth_failures_total 3\n"), "{text}");
 }
 
 #[tokio::test]
@@ -275,7 +275,7 @@ async fn a_foreign_host_is_not_served_by_this_machine() {
     for path in ["/v1/records", "/metrics"] {
         let request = http::Request::get(path).header("host", "evil.example:8081");
         let answer = api.ask(request.body(Full::default()).unwrap()).await;
-        answer.assert_api_problem(421, "host-foreign");
+        answer.assert_api_problem(421, "host-not-local");
     }
 }
 
@@ -368,7 +368,7 @@ async fn unknown_paths_get_a_problem_document() {
         api.get(&format!("/v1/record{query}")).await.assert_api_problem(400, "request-malformed");
     }
     let absent = api.get("/v1/record?scope=s&caller=&key=k").await;
-    absent.assert_api_problem(404, "record-absent");
+    absent.assert_api_problem(404, "record-not-found");
 }
 
 #[tokio::test]
@@ -462,7 +462,7 @@ async fn an_action_must_be_complete_and_have_a_reason() {
     let request = request.header("authorization", format!("Bearer {TOKEN}"));
     let answer = api.ask(request.body("{}".into()).unwrap()).await;
     answer.assert_api_problem(415, "media-type-unsupported");
-    let large = json!({ "why": "x".repeat(BODY_BYTES_MAX) });
+    let large = json!({ "why": "x".repeat(ACTION_BODY_BYTES_MAX) });
     api.post("/v1/sweep", large).await.assert_api_problem(413, "body-too-large");
     assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.audit(), "");
@@ -496,7 +496,7 @@ async fn a_held_record_is_resolved_once() {
     assert_eq!((response.status, &*response.body), (201, &b"\xFFbytes"[..]));
     api.post("/v1/resolve", request).await.assert_api_problem(409, "record-stale");
     let absent = with(target("absent", 1), json!({ "to": "released" }));
-    api.post("/v1/resolve", absent).await.assert_api_problem(404, "record-absent");
+    api.post("/v1/resolve", absent).await.assert_api_problem(404, "record-not-found");
 
     let audit = api.audit();
     let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

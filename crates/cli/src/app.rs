@@ -20,9 +20,11 @@ use semel_admin::{
     ApiState, ClaimRules, ClaimSeal, ServiceState,
     audit::{Approver, AuditLog},
 };
-use semel_config::{Api, Config, Limits, StoreUrl, audit_beside, lacks_shared_caller_secret};
+use semel_config::{Api, Config, StoreUrl, default_audit_path, lacks_shared_caller_secret};
 use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
-use semel_telemetry::{EngineObserver, HeldCount, log_throttle::LogThrottle, metrics::Metrics};
+use semel_telemetry::{
+    EngineObserver, HeldRecordCounter, log_throttle::LogThrottle, metrics::Metrics,
+};
 
 /// Loads the configuration again. It may block.
 pub(crate) type LoadConfig = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
@@ -34,7 +36,7 @@ pub(crate) struct Server {
     pub(crate) api: Option<ApiServer>,
     reload: Arc<ConfigReloader>,
     drain: Duration,
-    _held: HeldCount,
+    _held_record_counter: HeldRecordCounter,
 }
 
 /// The API listener.
@@ -45,27 +47,27 @@ pub(crate) struct ApiServer {
     task: JoinHandle<()>,
 }
 
-/// Logs settings that are likely to do harm.
+/// Logs the warnings about the configuration.
 fn log_warnings(config: &Config) {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
 }
 
-/// Starts everything that a configuration needs. Must be called in a runtime. `approver` accepts
-/// that records are lost because routes have changed.
+/// Starts everything that a configuration needs. Must be called in a runtime. `approver` approves a
+/// change of route identity, after which keys that have run may run again.
 pub(crate) async fn start(
     mut config: Config,
     load: LoadConfig,
     approver: Option<Approver>,
 ) -> anyhow::Result<Server> {
-    let OpenStore { store, secrets, dropped_secrets, secrets_to_note, created_at } =
+    let OpenStore { store, secrets, dropped_secrets, secret_updates, created_at } =
         store::open(&config).await?;
     let approval = approver.map(|approver| Approval::new(approver, audit_of(&config)));
     let approval = approval.as_ref();
     let routes = route_identity::check(&mut config, &store, &dropped_secrets, approval).await?;
     log_warnings(&config);
-    let operators = match &config.api {
+    let api_listener = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
         None => None,
     };
@@ -83,18 +85,18 @@ pub(crate) async fn start(
         .observer(EngineObserver::new(Arc::clone(&metrics)))
         .build();
     semel.start_maintenance();
-    let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
+    let held = HeldRecordCounter::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());
     let context = GatewayContext::new(semel, secrets, metrics, memory);
-    let remember = async {
-        secrets_to_note.note(context.semel.store()).await?;
-        routes.remember(context.semel.store()).await
+    let save_identities = async {
+        secret_updates.save(context.semel.store()).await?;
+        routes.save(context.semel.store()).await
     };
     let gateway = match config.gateway.upstream {
-        Some(_) => Some(semel_gateway::start(&config, &context, remember).await?),
+        Some(_) => Some(semel_gateway::start(&config, &context, save_identities).await?),
         None => {
-            remember.await?;
+            save_identities.await?;
             None
         }
     };
@@ -102,15 +104,15 @@ pub(crate) async fn start(
     let claim_rules = Arc::new(ClaimRules::new(&config));
     let reload = Arc::new(ConfigReloader {
         load,
-        started: config,
+        startup_config: config,
         reloader: gateway.as_ref().map(GatewayHandle::reloader),
         context: context.clone(),
         claim_rules,
         reload_lock: Mutex::default(),
     });
     let start = |(listener, api)| start_api(listener, &api, &context, &reload);
-    let api = operators.map(start).transpose()?;
-    Ok(Server { gateway, api, reload, drain, _held: held })
+    let api = api_listener.map(start).transpose()?;
+    Ok(Server { gateway, api, reload, drain, _held_record_counter: held })
 }
 
 async fn listen(api: &Api) -> anyhow::Result<TcpListener> {
@@ -128,10 +130,11 @@ fn start_api(
     let (draining, is_draining) = watch::channel(false);
     let reload = Arc::clone(reload);
     let (tokens, audit) = (store::api_tokens(api)?, AuditLog::at(&api.audit));
-    match (tokens.can_change(), &reload.started.store) {
+    match (tokens.can_change(), &reload.startup_config.store) {
         (true, _) => audit.create()?,
-        // Without a token nothing writes here, but `semel --store` may. The server creates the
-        // file, so that it can write to it later.
+        // Without an operator token this server writes no audit log, but `semel --store` may. If
+        // that command created the file, the server could not write to it later, so the server
+        // creates it.
         (false, StoreUrl::Sqlite(_)) => drop(audit.create()),
         (false, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
@@ -155,19 +158,19 @@ fn start_api(
     Ok(ApiServer { address, draining, stop, task })
 }
 
-/// What the keys are for that seal claims.
-const CLAIM_SEAL: &str = "service API claims";
+/// Label for deriving the keys that encrypt claims.
+const CLAIM_SEAL_LABEL: &str = "service API claims";
 
 fn claim_seal(secrets: &CallerSecrets) -> anyhow::Result<ClaimSeal> {
-    let current = secrets.current.derive_key(CLAIM_SEAL);
-    let former = secrets.former.as_ref().map(|former| former.secret.derive_key(CLAIM_SEAL));
-    ClaimSeal::new(&current, former.as_ref()).context("the key for claims cannot be used")
+    let current = secrets.current.derive_key(CLAIM_SEAL_LABEL);
+    let former = secrets.former.as_ref().map(|former| former.secret.derive_key(CLAIM_SEAL_LABEL));
+    ClaimSeal::new(&current, former.as_ref()).context("the encryption key for claims is invalid")
 }
 
 /// The audit log of a configuration.
 fn audit_of(config: &Config) -> AuditLog {
     let configured = config.api.as_ref().map(|api| api.audit.clone());
-    AuditLog::at(configured.unwrap_or_else(|| audit_beside(&config.store)))
+    AuditLog::at(configured.unwrap_or_else(|| default_audit_path(&config.store)))
 }
 
 fn scopes(config: &Config) -> Vec<semel::core::Scope> {
@@ -179,9 +182,9 @@ fn scopes(config: &Config) -> Vec<semel::core::Scope> {
 }
 
 impl Server {
-    /// Serves until a stop signal; a hang-up signal reloads the configuration.
-    pub(crate) async fn wait(&self, signals: &mut Signals) {
-        while let ControlSignal::ConfigReloader = signals.next().await {
+    /// Waits for SIGTERM or SIGINT. SIGHUP reloads the configuration.
+    pub(crate) async fn run_until_stop(&self, signals: &mut Signals) {
+        while let ControlSignal::Reload = signals.next().await {
             match self.reload.run(None).await {
                 Ok(done) => tracing::info!("{done}"),
                 Err(error) => {
@@ -193,22 +196,22 @@ impl Server {
         }
     }
 
-    /// Finishes what runs, and stops. A second stop signal aborts this.
+    /// Finishes in-flight requests and stops. A second SIGTERM or SIGINT aborts the drain.
     pub(crate) async fn drain(self, signals: &mut Signals) -> ExitCode {
         let timeout = self.drain;
         tracing::info!(timeout_s = timeout.as_secs(), "shutting down: draining in-flight requests");
-        let cut_off = tokio::select! {
-            cut_off = self.stop(timeout) => cut_off,
-            () = signals.stop() => return ExitCode::FAILURE,
+        let report = tokio::select! {
+            report = self.stop(timeout) => report,
+            () = signals.wait_for_stop() => return ExitCode::FAILURE,
         };
-        if !cut_off.is_clean() {
-            let DrainReport { operations, connections } = cut_off;
+        if !report.is_clean() {
+            let DrainReport { operations, connections } = report;
             tracing::error!(
                 operations,
                 connections,
-                "cut off at the drain timeout; the outcome of these operations is unknown until \
-                 their \
-                 leases expire"
+                "drain timeout: requests were cut off, and the outcome of their operations is \
+                 unknown; retries get `in-progress` until the leases expire, and then what \
+                 `on_unknown` says"
             );
             return ExitCode::FAILURE;
         }
@@ -221,7 +224,7 @@ impl Server {
         if let Some(api) = &self.api {
             let _ = api.draining.send(true);
         }
-        let cut_off = match self.gateway {
+        let report = match self.gateway {
             Some(gateway) => gateway.shutdown(timeout).await,
             None => DrainReport::default(),
         };
@@ -229,7 +232,7 @@ impl Server {
             let _ = api.stop.send(());
             let _ = api.task.await;
         }
-        cut_off
+        report
     }
 }
 
@@ -237,7 +240,7 @@ impl Server {
 struct ConfigReloader {
     load: LoadConfig,
     /// The configuration at start: it stays in force for settings that need a restart.
-    started: Config,
+    startup_config: Config,
     /// `None` if there is no gateway.
     reloader: Option<Reloader>,
     context: GatewayContext,
@@ -248,23 +251,23 @@ struct ConfigReloader {
 
 impl ConfigReloader {
     /// Loads and applies the configuration. On an error the previous one stays in force. `approver`
-    /// accepts that records are lost because routes have changed.
+    /// approves a change of route identity, after which keys that have run may run again.
     async fn run(&self, approver: Option<Approver>) -> Result<String, String> {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         let load = Arc::clone(&self.load);
         let loaded = tokio::task::spawn_blocking(move || load()).await;
         let mut config = loaded.map_err(|panicked| panicked.to_string())??;
-        let Config { store, secret, .. } = &self.started;
+        let Config { store, secret, .. } = &self.startup_config;
         if lacks_shared_caller_secret(store, secret, config.api.as_ref(), &config.routes) {
-            return Err(
-                "routes now identify callers by a credential, or claims are now allowed, and this \
-                 server was started without a secret for that: restart it"
-                    .to_owned(),
-            );
+            return Err("the new configuration needs a caller secret (routes identify callers by \
+                 credential, or claims are allowed), and this server was started without one: \
+                 restart it"
+                .to_owned());
         }
         let text = |error: anyhow::Error| format!("{error:#}");
         let store = self.context.semel.store();
-        let approval = approver.map(|approver| Approval::new(approver, audit_of(&self.started)));
+        let approval =
+            approver.map(|approver| Approval::new(approver, audit_of(&self.startup_config)));
         if self.reloader.is_some() != config.gateway.upstream.is_some() {
             return Err("an upstream was added or removed: restart this server".to_owned());
         }
@@ -273,13 +276,13 @@ impl ConfigReloader {
         log_warnings(&config);
         let prepared = self.reloader.as_ref().map(|reloader| reloader.prepare(&config));
         let prepared = prepared.transpose().map_err(text)?;
-        routes.remember(store).await.map_err(text)?;
+        routes.save(store).await.map_err(text)?;
         self.context.metrics.add_scopes(scopes(&config));
         if let Some(prepared) = prepared {
             prepared.apply().map_err(text)?;
         }
         self.claim_rules.set(&config);
-        let pending = restart_required(&self.started, &config);
+        let pending = restart_required(&self.startup_config, &config);
         if pending.is_empty() {
             return Ok("the configuration was applied".to_owned());
         }
@@ -290,7 +293,8 @@ impl ConfigReloader {
     }
 }
 
-/// Changed settings that are only read at start.
+/// Changed settings that are only read at start. Client connections read some limits at start, so a
+/// changed limit needs a restart, too.
 fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
     let api = |config: &Config| {
         let fixed = |api: &Api| (api.listen, api.threads, api.audit.clone());
@@ -314,20 +318,14 @@ fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
         ("gateway.threads", old.gateway.threads != new.gateway.threads),
         ("gateway.drain", old.gateway.drain != new.gateway.drain),
         ("api", api(old) != api(new) || token(old) != token(new)),
-        ("limits", fixed_limits(old) != fixed_limits(new)),
+        ("limits", old.limits != new.limits),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
 }
 
-/// The limits that are only read at start.
-fn fixed_limits(config: &Config) -> Limits {
-    let Limits { body_timeout, headers, .. } = Limits::default();
-    Limits { body_timeout, headers, ..config.limits }
-}
-
-/// A request from a signal.
+/// What a signal asks the server to do.
 enum ControlSignal {
-    ConfigReloader,
+    Reload,
     Stop,
 }
 
@@ -341,23 +339,45 @@ pub(crate) struct Signals {
 impl Signals {
     /// Must be called in a runtime.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        let take = |kind| signal(kind).context("cannot listen for signals");
+        let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
-            hangup: take(SignalKind::hangup())?,
-            terminate: take(SignalKind::terminate())?,
-            interrupt: take(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
         })
     }
 
     async fn next(&mut self) -> ControlSignal {
         tokio::select! {
-            _ = self.hangup.recv() => ControlSignal::ConfigReloader,
+            _ = self.hangup.recv() => ControlSignal::Reload,
             _ = self.terminate.recv() => ControlSignal::Stop,
             _ = self.interrupt.recv() => ControlSignal::Stop,
         }
     }
 
-    async fn stop(&mut self) {
+    async fn wait_for_stop(&mut self) {
         while !matches!(self.next().await, ControlSignal::Stop) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_config::Overrides;
+
+    use super::*;
+
+    fn config(limits: &str) -> Config {
+        let text = format!("[gateway]\nupstream = \"http://127.0.0.1:1\"\n[limits]\n{limits}\n");
+        Config::read(None, &text, &Overrides::default(), &|_| None).unwrap()
+    }
+
+    /// Connections over HTTP/1.1 take all of them from the configuration at start.
+    #[test]
+    fn every_changed_limit_needs_a_restart() {
+        let old = config("");
+        assert!(restart_required(&old, &old).is_empty());
+        for limit in ["headers = 50", "body_timeout = \"5s\"", "connections = 500"] {
+            assert_eq!(restart_required(&old, &config(limit)), ["limits"], "{limit}");
+        }
     }
 }

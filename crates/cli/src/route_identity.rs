@@ -173,7 +173,7 @@ fn lost_secrets<'a>(
 
 impl RouteMemory {
     /// Writes the changes to the store.
-    pub(crate) async fn remember(self, store: &Arc<dyn Store>) -> anyhow::Result<()> {
+    pub(crate) async fn save(self, store: &Arc<dyn Store>) -> anyhow::Result<()> {
         for (name, value) in &self.entries {
             with_timeout(store.set_metadata(name, value.as_deref())).await?;
         }

@@ -37,7 +37,7 @@ pub(crate) struct OpenStore {
     /// Secrets that were in use, and that are not configured any more.
     pub(crate) dropped_secrets: Vec<DroppedSecret>,
     /// Changes to the remembered secrets, written once the configuration is applied.
-    pub(crate) secrets_to_note: SecretsToNote,
+    pub(crate) secret_updates: SecretUpdates,
     /// Creation time of the store.
     pub(crate) created_at: SystemTime,
 }
@@ -105,11 +105,11 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
     let mut change = None;
     let mut former_secret = None;
     if let Some(former) = &former {
-        let noted = changed_at(&*store, &key.print, &former.print).await?;
-        let since = noted.unwrap_or_else(Timestamp::now);
+        let saved = changed_at(&*store, &key.print, &former.print).await?;
+        let since = saved.unwrap_or_else(Timestamp::now);
         former_secret = Some(FormerSecret { secret: former.secret.clone(), since: since.into() });
         // A secret that the store was never used with was not replaced.
-        if noted.is_none() && known != KnownSecret::Current {
+        if saved.is_none() && known != KnownSecret::Current {
             change = Some(SecretChange {
                 name: secret_entry(&key.print, &former.print),
                 reverse: secret_entry(&former.print, &key.print),
@@ -121,13 +121,13 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
     let secrets = CallerSecrets { current: secret, former: former_secret };
     let database = database.filter(|_| origin.is_some());
     let former = former.map(|former| former.print);
-    let secrets_to_note = SecretsToNote { change, check, database, print, former };
-    Ok(OpenStore { store, secrets, dropped_secrets, secrets_to_note, created_at })
+    let secret_updates = SecretUpdates { change, check, database, print, former };
+    Ok(OpenStore { store, secrets, dropped_secrets, secret_updates, created_at })
 }
 
-/// What is to be noted of the secrets once a configuration is in force.
+/// Changes to the saved secrets, written once a configuration is in force.
 #[must_use]
-pub(crate) struct SecretsToNote {
+pub(crate) struct SecretUpdates {
     change: Option<SecretChange>,
     check: Option<SecretCheck>,
     database: Option<semel_postgres::Options>,
@@ -144,29 +144,29 @@ struct SecretChange {
     since: Timestamp,
 }
 
-impl SecretsToNote {
+impl SecretUpdates {
     /// Writes it to the store, first that a secret was replaced: without that, its records could be
     /// lost.
-    pub(crate) async fn note(self, store: &Arc<dyn Store>) -> anyhow::Result<()> {
+    pub(crate) async fn save(self, store: &Arc<dyn Store>) -> anyhow::Result<()> {
         if let Some(SecretChange { name, since, .. }) = &self.change {
             let since = since.to_string();
-            store.set_metadata(name, Some(since.as_bytes())).await.context(NOTE_FAILED)?;
+            store.set_metadata(name, Some(since.as_bytes())).await.context(SAVE_FAILED)?;
         }
         if let Some(check) = &self.check {
-            check.note()?;
+            check.save()?;
         }
         if let Some(database) = &self.database {
-            let is_known = database.check_secret(&self.print).await.context(NOTE_FAILED)?;
+            let is_known = database.check_secret(&self.print).await.context(SAVE_FAILED)?;
             let is_replaced = match &self.former {
                 Some(former) if !is_known => database.replace_secret(former, &self.print).await,
                 _ => Ok(is_known),
             };
-            if !is_replaced.context(NOTE_FAILED)? {
+            if !is_replaced.context(SAVE_FAILED)? {
                 bail!("another gateway has just begun to use this store with another secret");
             }
         }
         if let Some(SecretChange { reverse, .. }) = &self.change {
-            store.set_metadata(reverse, None).await.context(NOTE_FAILED)?;
+            store.set_metadata(reverse, None).await.context(SAVE_FAILED)?;
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ async fn changed_at(
 
 /// Context of errors while opening.
 const OPEN_FAILED: &str = "the store cannot be opened";
-const NOTE_FAILED: &str = "the store cannot note which secret it is used with";
+const SAVE_FAILED: &str = "the store cannot save which secret it is used with";
 
 #[expect(clippy::disallowed_methods, reason = "it is as old as the process")]
 fn open_memory() -> BareStore {

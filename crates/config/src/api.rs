@@ -9,7 +9,7 @@ use super::{
     files::FileCheck,
     loader::Loader,
     private_files::beside,
-    raw::{ApiTable, File, ScopeTable, TokenTable},
+    raw::{ApiTable, ConfigFile, ScopeTable, TokenTable},
     read::{Located, OneOrMore, refuse_repeats},
     report::ValueOrigin,
     values::{ApiListen, ApiRole, CallerSetting, EnvName},
@@ -125,10 +125,10 @@ impl Loader<'_, '_> {
         let (listen, origin) = match raw.listen.get() {
             Some(Located { value: ApiListen::Off, .. }) => return None,
             Some(Located { value: ApiListen::On(address), origin }) => (*address, origin.clone()),
-            None => (default, ValueOrigin::Nowhere),
+            None => (default, ValueOrigin::Missing),
         };
         if gateway.iter().any(|other| collide(*other, listen)) {
-            self.report.note(
+            self.report.add_error(
                 &origin,
                 format!(
                     "the API cannot use the gateway's address {listen}: clients could reach it"
@@ -149,7 +149,7 @@ impl Loader<'_, '_> {
                 Some(audit) => {
                     self.checked_path(&audit.value, &audit.origin, FileCheck::FolderOfIt)
                 }
-                None => audit_beside(store),
+                None => default_audit_path(store),
             },
         })
     }
@@ -159,7 +159,7 @@ impl Loader<'_, '_> {
         let name = raw.operator_token_env.get()?;
         if let Some(file) = raw.operator_token_file.get() {
             let message = "set `operator_token_env` or `operator_token_file`, not both";
-            self.report.note(&file.origin, message);
+            self.report.add_error(&file.origin, message);
             return None;
         }
         self.bearer_token(name)
@@ -171,7 +171,7 @@ impl Loader<'_, '_> {
             Ok(token) => Some(token),
             Err(wrong) => {
                 let message = format!("the environment variable {} {wrong}", name.value.0);
-                self.report.note(&name.origin, message);
+                self.report.add_error(&name.origin, message);
                 None
             }
         }
@@ -183,14 +183,14 @@ impl Loader<'_, '_> {
             let Some(token) = self.token(table) else { continue };
             if tokens.iter().any(|other| other.name == token.name) {
                 let message = "another token has this name; list several secrets in one token";
-                self.report.note(&table.origin, message);
+                self.report.add_error(&table.origin, message);
             }
             let is_shared = |secret: &TokenSource| {
                 tokens.iter().any(|other| other.secrets.iter().any(|known| known.is_same(secret)))
             };
             if token.secrets.iter().any(is_shared) {
                 let message = "another token has this secret, so its role would not be known";
-                self.report.note(&table.origin, message);
+                self.report.add_error(&table.origin, message);
             }
             tokens.push(token);
         }
@@ -209,7 +209,7 @@ impl Loader<'_, '_> {
                 "secret_env" => "a token needs `secret_env` or `secret_file`".to_owned(),
                 name => format!("a token needs `{name}`"),
             };
-            self.report.note(origin, message);
+            self.report.add_error(origin, message);
         }
         let mut secrets = Vec::new();
         for name in raw.secret_env.value().into_iter().flat_map(|OneOrMore(names)| names) {
@@ -228,7 +228,7 @@ impl Loader<'_, '_> {
                 ("`scopes`", raw.scopes.get().map(|at| &at.origin)),
             ] {
                 if let Some(at) = at {
-                    self.report.note(at, format!("{only} {what}"));
+                    self.report.add_error(at, format!("{only} {what}"));
                 }
             }
         }
@@ -244,18 +244,18 @@ impl Loader<'_, '_> {
         Some(ApiToken { name, role, scopes, caller, secrets })
     }
 
-    pub(super) fn scopes(&mut self, raw: &File) -> Vec<ScopeRule> {
+    pub(super) fn scopes(&mut self, raw: &ConfigFile) -> Vec<ScopeRule> {
         let mut scopes: Vec<ScopeRule> = Vec::new();
         for table in raw.scope.value().into_iter().flatten() {
             let Located { value: ScopeTable { name, .. }, origin } = table;
             let Some(name) = name.value() else {
                 if name.is_absent() {
-                    self.report.note(origin, "a scope needs `name`");
+                    self.report.add_error(origin, "a scope needs `name`");
                 }
                 continue;
             };
             if scopes.iter().any(|other| other.name == *name) {
-                self.report.note(origin, "this scope is described twice");
+                self.report.add_error(origin, "this scope is described twice");
             }
             let table = &table.value;
             scopes.push(ScopeRule {
@@ -290,7 +290,7 @@ pub(super) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// The default path of the audit log: next to the store's file.
-pub fn audit_beside(store: &StoreUrl) -> PathBuf {
+pub fn default_audit_path(store: &StoreUrl) -> PathBuf {
     match store {
         StoreUrl::Sqlite(path) => beside(path, ".audit.jsonl"),
         StoreUrl::Postgres(_) | StoreUrl::Memory => "semel.audit.jsonl".into(),

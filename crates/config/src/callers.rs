@@ -269,7 +269,7 @@ pub(super) fn refuse_shadowed(rules: &[Located<CallerRule>], report: &mut Diagno
                 earlier.value.text()
             )
         };
-        report.note(&later.origin, message);
+        report.add_error(&later.origin, message);
     }
 }
 
@@ -283,7 +283,7 @@ pub(super) fn refuse_untrusted(rules: &[Located<CallerRule>], report: &mut Diagn
                 "the header {name} is removed from every request, because any client can send it; \
                  if a proxy in front overwrites it, set trust_forwarded = true in [gateway]"
             );
-            report.note(&rule.origin, message);
+            report.add_error(&rule.origin, message);
         }
     }
 }
@@ -340,7 +340,7 @@ impl FromToml for CallerRule {
         match found.get_ref().as_str() {
             Some(word) if WORDS.contains(&word) => return Some(Self::word(word)),
             Some(other) => {
-                report.note(&origin(found), wrong_word(other, EXPECTED));
+                report.add_error(&origin(found), wrong_word(other, EXPECTED));
                 return None;
             }
             None => {}
@@ -378,7 +378,7 @@ impl FromToml for CallerPart {
         match found.get_ref().as_str() {
             Some(word) if WORDS.contains(&word) => return Some(required(CallerRule::word(word))),
             Some(other) => {
-                report.note(&origin(found), wrong_word(other, EXPECTED));
+                report.add_error(&origin(found), wrong_word(other, EXPECTED));
                 return None;
             }
             None => {}
@@ -417,7 +417,7 @@ fn refuse_from(
 ) -> Option<()> {
     match from {
         TomlField::Good(at) if header.is_absent() => {
-            report.note(&at.origin, "`from` belongs to `header`");
+            report.add_error(&at.origin, "`from` belongs to `header`");
             None
         }
         TomlField::Good(_) | TomlField::Absent => Some(()),
@@ -453,7 +453,7 @@ fn only(
         (None, _) if !is_empty(found) => return None,
         _ => Err(format!("write one of {names}")),
     };
-    rule.map_err(|message| report.note(&origin(found), message)).ok()
+    rule.map_err(|message| report.add_error(&origin(found), message)).ok()
 }
 
 /// Several rules as one.

@@ -45,7 +45,7 @@ impl FromToml for Captures {
                      digits \
                      and underscores, and begins with a letter"
                 );
-                report.note(&super::report::ValueOrigin::File(name.span()), message);
+                report.add_error(&super::report::ValueOrigin::File(name.span()), message);
                 good = false;
             }
             match source(value, report) {
@@ -54,7 +54,7 @@ impl FromToml for Captures {
             }
         }
         if captures.len() > CAPTURES_MAX {
-            report.note(&origin(found), format!("at most {CAPTURES_MAX} values are captured"));
+            report.add_error(&origin(found), format!("at most {CAPTURES_MAX} values are captured"));
             good = false;
         }
         captures.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -83,7 +83,7 @@ fn source(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Ca
     if let Some(text) = found.get_ref().as_str() {
         let pointer = <Pointer as FromText>::parse(text);
         return pointer
-            .map_err(|message| report.note(&origin(found), message))
+            .map_err(|message| report.add_error(&origin(found), message))
             .ok()
             .map(CaptureSource::Json);
     }
@@ -95,13 +95,13 @@ fn source(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Ca
     match &table.header {
         TomlField::Good(name) if is_secret(&name.value) => {
             let message = "this header is a secret, and captured values are stored in clear";
-            report.note(&name.origin, message);
+            report.add_error(&name.origin, message);
             None
         }
         TomlField::Good(name) => Some(CaptureSource::Header(name.value.clone())),
         TomlField::Bad => None,
         TomlField::Absent => {
-            report.note(&origin(found), "write { header = … }");
+            report.add_error(&origin(found), "write { header = … }");
             None
         }
     }

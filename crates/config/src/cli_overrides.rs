@@ -2,7 +2,7 @@
 
 use super::{
     CallerRule,
-    raw::File,
+    raw::ConfigFile,
     read::{FromText, Located, OneOrMore, TomlField},
     report::{DiagnosticReport, ValueOrigin},
     rules::UpstreamRule,
@@ -36,7 +36,7 @@ pub struct Overrides {
 
 impl Overrides {
     /// Replaces settings of the file with the flags.
-    pub(super) fn apply(&self, raw: &mut File, report: &mut DiagnosticReport<'_>) {
+    pub(super) fn apply(&self, raw: &mut ConfigFile, report: &mut DiagnosticReport<'_>) {
         if let Some(url) = &self.upstream {
             let url = read("--upstream", url, report);
             edit(&mut raw.gateway, |gateway| {
@@ -76,7 +76,7 @@ fn read<T: FromFlag>(
     match T::from_flag(text) {
         Ok(value) => TomlField::Good(Located { value, origin }),
         Err(message) => {
-            report.note(&origin, message);
+            report.add_error(&origin, message);
             TomlField::Bad
         }
     }
@@ -101,7 +101,7 @@ fn edit<T: Default>(field: &mut TomlField<T>, change: impl FnOnce(&mut T)) {
     let mut at = match std::mem::take(field) {
         TomlField::Good(at) => at,
         TomlField::Absent | TomlField::Bad => {
-            Located { value: T::default(), origin: ValueOrigin::Nowhere }
+            Located { value: T::default(), origin: ValueOrigin::Missing }
         }
     };
     change(&mut at.value);

@@ -107,7 +107,7 @@ impl FromToml for CorsSetting {
         let TomlField::Good(list) = &table.origins else {
             if table.origins.is_absent() {
                 let message = "write the origins: cors = { origins = [\"https://shop.example\"] }";
-                report.note(&origin(found), message);
+                report.add_error(&origin(found), message);
             }
             return None;
         };
@@ -128,12 +128,12 @@ impl FromToml for CorsSetting {
             _ => None,
         };
         if let Some((origin, message)) = mistake {
-            report.note(origin, message);
+            report.add_error(origin, message);
             return None;
         }
         let max_age = table.max_age.value().map_or(MAX_AGE_DEFAULT, |time| time.0);
         if max_age > MAX_AGE_MAX {
-            report.note(&origin(found), "`max_age` is at most 1d");
+            report.add_error(&origin(found), "`max_age` is at most 1d");
             return None;
         }
         let bad = [table.headers.is_bad(), table.expose.is_bad(), table.max_age.is_bad()];

@@ -74,7 +74,7 @@ impl FromToml for DeadlineSetting {
             TomlField::Bad => return None,
             TomlField::Absent => DeadlineHeader::ALL.to_vec(),
             TomlField::Good(list) if list.value.is_empty() => {
-                report.note(&list.origin, "this list is empty, so no deadline would be read");
+                report.add_error(&list.origin, "this list is empty, so no deadline would be read");
                 return None;
             }
             TomlField::Good(list) => {
@@ -87,7 +87,7 @@ impl FromToml for DeadlineSetting {
         }
         let leeway = table.leeway.value().map_or(DeadlineRule::LEEWAY_DEFAULT, |leeway| leeway.0);
         if leeway > LEEWAY_MAX {
-            report.note(&origin(found), "`leeway` is at most 5m");
+            report.add_error(&origin(found), "`leeway` is at most 5m");
             return None;
         }
         let propagate = table.propagate.value().copied().unwrap_or_default();

@@ -52,7 +52,7 @@ impl FromToml for ProblemStatuses {
             if problems.is_empty() {
                 let hint = suggest::hint(slug.get_ref(), slugs());
                 let message = format!("unknown problem `{}`{hint}", slug.get_ref());
-                report.note(&ValueOrigin::File(slug.span()), message);
+                report.add_error(&ValueOrigin::File(slug.span()), message);
                 good = false;
                 continue;
             }
@@ -66,7 +66,7 @@ impl FromToml for ProblemStatuses {
                 match Dialect::IETF.with_status(problem, status) {
                     Ok(_) => statuses.push((problem, status)),
                     Err(error) => {
-                        report.note(&origin(value), error.to_string());
+                        report.add_error(&origin(value), error.to_string());
                         good = false;
                     }
                 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    raw::{ApiTable, File, GatewayTable, LimitsTable, RouteTable, ScopeTable, TokenTable},
+    raw::{ApiTable, ConfigFile, GatewayTable, LimitsTable, RouteTable, ScopeTable, TokenTable},
     read::{FromToml as _, merge},
     settings::{DefaultValue, Setting, SettingsTable},
 };
@@ -25,7 +25,7 @@ const HEAD: &str = "\
 /// The commented file of every setting.
 pub fn default_toml() -> String {
     let mut text = HEAD.to_owned();
-    explain(&mut text, "", &File::all());
+    explain(&mut text, "", &ConfigFile::all());
     section::<GatewayTable>(&mut text, "gateway");
     section::<ApiTable>(&mut text, "api");
     section::<LimitsTable>(&mut text, "limits");
@@ -35,7 +35,7 @@ pub fn default_toml() -> String {
         // [gateway] lists them already.
         upstream.members.clear();
     }
-    for setting in File::all() {
+    for setting in ConfigFile::all() {
         match setting.name {
             "defaults" => {
                 heading(&mut text, &setting, "[defaults]");
@@ -48,14 +48,14 @@ pub fn default_toml() -> String {
             _ => {}
         }
     }
-    list::<ScopeTable>(&mut text, &File::all(), "scope", "scope");
+    list::<ScopeTable>(&mut text, &ConfigFile::all(), "scope", "scope");
     list::<TokenTable>(&mut text, &ApiTable::all(), "token", "api.token");
     text
 }
 
 /// The JSON Schema of a configuration.
 pub fn schema_json() -> String {
-    let mut schema = File::schema();
+    let mut schema = ConfigFile::schema();
     merge(
         &mut schema,
         json!({
@@ -74,7 +74,7 @@ pub fn schema_json() -> String {
 }
 
 fn section<T: SettingsTable>(text: &mut String, name: &str) {
-    for setting in File::all().iter().filter(|setting| setting.name == name) {
+    for setting in ConfigFile::all().iter().filter(|setting| setting.name == name) {
         heading(text, setting, &format!("[{name}]"));
     }
     explain(text, "", &T::all());

@@ -62,7 +62,7 @@ impl FromToml for KeySetting {
             ([only], TomlField::Absent) => Some(vec![only.clone()]),
             _ => {
                 let message = "write only one of `header`, `json`, `cloudevents` and `any`";
-                report.note(&origin(found), message);
+                report.add_error(&origin(found), message);
                 return None;
             }
         };
@@ -109,7 +109,7 @@ impl FromToml for OnlyTrue {
     fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
         let yes = bool::read(found, report)?;
         if !yes {
-            report.note(&origin(found), "write true, or leave it out");
+            report.add_error(&origin(found), "write true, or leave it out");
         }
         yes.then_some(Self)
     }
@@ -133,7 +133,7 @@ fn sources(
     report: &mut DiagnosticReport<'_>,
 ) -> Option<Vec<KeyLocation>> {
     if settings.is_empty() {
-        report.note(whole, "this list is empty");
+        report.add_error(whole, "this list is empty");
         return None;
     }
     refuse_repeats(settings, report);
@@ -153,7 +153,7 @@ impl FromToml for KeySourceSetting {
         table.refuse_repeats(report);
         if !table.required.is_absent() {
             let message = "`required` applies to all sources: { any = [ … ], required = true }";
-            report.note(&origin(found), message);
+            report.add_error(&origin(found), message);
             return None;
         }
         match (&table.sources()?[..], &table.any) {
@@ -163,7 +163,7 @@ impl FromToml for KeySourceSetting {
             ([], TomlField::Absent) if !is_empty(found) => None,
             _ => {
                 let message = "write { header = … }, { json = … } or { cloudevents = true }";
-                report.note(&origin(found), message);
+                report.add_error(&origin(found), message);
                 None
             }
         }

@@ -71,7 +71,7 @@ use semel_tower::{
 };
 
 pub use self::{
-    api::{Api, ApiToken, BearerToken, ScopeRule, TokenSource, audit_beside},
+    api::{Api, ApiToken, BearerToken, ScopeRule, TokenSource, default_audit_path},
     callers::is_forwarded,
     cli_overrides::Overrides,
     cors::CorsSetting,
@@ -178,7 +178,7 @@ pub struct Upstream {
     /// The certificates to trust instead of the machine's own.
     pub ca: Option<PathBuf>,
     /// Whether the upstream gets its own host in `Host`, instead of the client's.
-    pub own_host: bool,
+    pub sends_upstream_host: bool,
     /// Connect timeout, TLS handshake included.
     pub connect_timeout: Duration,
     /// Response timeout.
@@ -247,8 +247,8 @@ pub struct Route {
 pub struct Match {
     /// The methods; empty is any.
     pub methods: Vec<Method>,
-    /// Whether the methods were not written.
-    pub implied: bool,
+    /// Whether the methods are the default, because none was written.
+    pub has_default_methods: bool,
     /// The host, in lower case and without port; `*.example.com` is any name below. `None` is any.
     pub host: Option<String>,
     /// The segments of the path.
@@ -453,7 +453,7 @@ impl Upstream {
             prefix: uri.path().trim_end_matches('/').to_owned(),
             protocol: Protocol::default(),
             ca: None,
-            own_host: false,
+            sends_upstream_host: false,
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(60),
             pool_idle: Duration::from_secs(4),

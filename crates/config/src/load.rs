@@ -20,7 +20,7 @@ use super::{
     api::collide,
     files::{CheckFile, FileCheck, check_file},
     loader::Loader,
-    raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable, expected_section},
+    raw::{ApiTable, ConfigFile, GatewayTable, LimitsTable, TlsTable, expected_section},
     read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField, refuse_repeats},
     report::{DiagnosticReport, ValueOrigin},
     routes,
@@ -44,7 +44,8 @@ impl Config {
             Err(error) => {
                 let name = path.display().to_string();
                 let mut report = DiagnosticReport::new(Some(&name), "", expected_section);
-                report.note(&ValueOrigin::Nowhere, format!("the file cannot be read: {error}"));
+                report
+                    .add_error(&ValueOrigin::Missing, format!("the file cannot be read: {error}"));
                 report.finish(None)
             }
         }
@@ -93,34 +94,37 @@ impl Config {
     }
 }
 
-fn trusts_forwarded(raw: &File) -> bool {
+fn trusts_forwarded(raw: &ConfigFile) -> bool {
     let Some(gateway) = raw.gateway.value() else { return false };
     let listed = !gateway.trusted_proxies.is_absent();
     gateway.trust_forwarded.value().copied().unwrap_or(listed)
 }
 
 /// Whether clients are asked for a certificate.
-fn verifies_clients(raw: &File) -> bool {
+fn verifies_clients(raw: &ConfigFile) -> bool {
     let tls = raw.gateway.value().and_then(|gateway| gateway.tls.value());
     tls.is_some_and(|tls| !tls.client_ca.is_absent())
 }
 
-fn parse(source: &str, report: &mut DiagnosticReport<'_>) -> Option<File> {
+fn parse(source: &str, report: &mut DiagnosticReport<'_>) -> Option<ConfigFile> {
     match DeTable::parse(source) {
         Ok(table) => {
             let span = table.span();
-            File::read(&Spanned::new(span, DeValue::Table(table.into_inner())), report)
+            ConfigFile::read(&Spanned::new(span, DeValue::Table(table.into_inner())), report)
         }
         Err(error) => {
             let span = error.span().unwrap_or(0..0);
-            report.note(&ValueOrigin::File(span), format!("this is not TOML: {}", error.message()));
+            report.add_error(
+                &ValueOrigin::File(span),
+                format!("this is not TOML: {}", error.message()),
+            );
             None
         }
     }
 }
 
 impl Loader<'_, '_> {
-    fn config(&mut self, raw: &File) -> Option<Config> {
+    fn config(&mut self, raw: &ConfigFile) -> Option<Config> {
         let none = GatewayTable::default();
         let table = raw.gateway.value().unwrap_or(&none);
         let listen = match table.listen.value() {
@@ -178,7 +182,7 @@ impl Loader<'_, '_> {
     }
 
     /// The store; `None` if it is invalid, which has been reported.
-    fn store(&mut self, raw: &File) -> Option<StoreUrl> {
+    fn store(&mut self, raw: &ConfigFile) -> Option<StoreUrl> {
         let written = match &raw.store {
             TomlField::Good(written) => written,
             TomlField::Absent => return Some(StoreUrl::Sqlite("semel.db".into())),
@@ -193,32 +197,32 @@ impl Loader<'_, '_> {
     }
 
     /// The id of the only store that may be used.
-    fn store_id(&mut self, raw: &File, store: &StoreUrl) -> Option<String> {
+    fn store_id(&mut self, raw: &ConfigFile, store: &StoreUrl) -> Option<String> {
         let id = raw.store_id.get()?;
         // An invalid store is represented by one in memory here, and has been reported.
         if *store == StoreUrl::Memory && !matches!(raw.store, TomlField::Bad) {
-            self.report.note(&id.origin, "a store in memory has a new id at each start");
+            self.report.add_error(&id.origin, "a store in memory has a new id at each start");
         }
         Some(id.value.0.clone())
     }
 
     fn resolve<T: Url + Clone>(&mut self, written: &Located<UrlOrEnv<T>>) -> Option<T> {
         let resolved = written.value.resolve(self.env);
-        resolved.map_err(|wrong| self.report.note(&written.origin, wrong)).ok()
+        resolved.map_err(|wrong| self.report.add_error(&written.origin, wrong)).ok()
     }
 
     /// Reports a shared store without a configured secret: see [`lacks_shared_caller_secret`].
     fn require_shared_caller_secret(
         &mut self,
-        raw: &File,
+        raw: &ConfigFile,
         store: &StoreUrl,
         secret: &SecretSource,
         api: Option<&Api>,
         routes: &[Route],
     ) {
         if lacks_shared_caller_secret(store, secret, api, routes) {
-            let origin = raw.store.get().map_or(ValueOrigin::Nowhere, |store| store.origin.clone());
-            self.report.note(
+            let origin = raw.store.get().map_or(ValueOrigin::Missing, |store| store.origin.clone());
+            self.report.add_error(
                 &origin,
                 "routes identify callers by a credential, or [[api.token]] allows claims, so all \
                  servers on this store need the same secret: generate one with \
@@ -231,27 +235,27 @@ impl Loader<'_, '_> {
     /// One client address has at most a quarter of the memory for bodies, as much for answers, and
     /// half of that for answers that are replayed. A body that does not fit would always be
     /// refused, and an answer never be recorded or replayed.
-    fn check_memory(&mut self, raw: &File, memory: usize, routes: &[Route]) {
+    fn check_memory(&mut self, raw: &ConfigFile, memory: usize, routes: &[Route]) {
         let guards = routes.iter().filter_map(|route| route.guard.as_ref());
         let policies = guards.map(|guard| &guard.policy);
         let largest = policies.map(|it| it.request_bytes_max.max(it.response_bytes_max)).max();
         let Some(least) = largest.map(|bytes| bytes.saturating_mul(8)) else { return };
         if memory < least {
             let written = raw.limits.value().and_then(|limits| limits.memory.get());
-            let origin = written.map_or(ValueOrigin::Nowhere, |memory| memory.origin.clone());
+            let origin = written.map_or(ValueOrigin::Missing, |memory| memory.origin.clone());
             let [memory, least] =
                 [memory, least].map(|bytes| size_text(u64::try_from(bytes).unwrap_or(u64::MAX)));
             let message = format!(
                 "`limits.memory` is {memory} and must be at least {least}, eight times the largest \
                  `request_max` or `response_max`"
             );
-            self.report.note(&origin, message);
+            self.report.add_error(&origin, message);
         }
     }
 
     fn gateway(
         &mut self,
-        file: &File,
+        file: &ConfigFile,
         raw: &GatewayTable,
         listen: Vec<SocketAddr>,
         api: Option<&Api>,
@@ -262,8 +266,8 @@ impl Loader<'_, '_> {
             TomlField::Bad => None,
             TomlField::Absent if serves_claims => Some(None),
             TomlField::Absent => {
-                self.report.note(
-                    &ValueOrigin::Nowhere,
+                self.report.add_error(
+                    &ValueOrigin::Missing,
                     "no upstream is configured: use `--upstream URL`, or set \
                      `upstream = \"http://127.0.0.1:3000\"` in [gateway]; the service API alone \
                      needs an [[api.token]] with role = \"app\", and no [[route]]",
@@ -289,10 +293,10 @@ impl Loader<'_, '_> {
     fn trusted_proxies(&mut self, raw: &TomlField<Vec<Located<Network>>>) -> Vec<Network> {
         let Some(list) = raw.get() else { return Vec::new() };
         if !self.trust_forwarded {
-            self.report.note(&list.origin, "`trust_forwarded = false` contradicts this list");
+            self.report.add_error(&list.origin, "`trust_forwarded = false` contradicts this list");
         }
         if list.value.is_empty() {
-            self.report.note(&list.origin, "this list is empty");
+            self.report.add_error(&list.origin, "this list is empty");
         }
         refuse_repeats(&list.value, self.report);
         list.value.iter().map(|network| network.value).collect()
@@ -301,7 +305,7 @@ impl Loader<'_, '_> {
     fn tls(&mut self, tls: &Located<TlsTable>) -> Option<Tls> {
         let client_ca = tls.value.client_ca.get();
         if let (None, Some(client_auth)) = (client_ca, tls.value.client_auth.get()) {
-            self.report.note(&client_auth.origin, "`client_auth` needs `client_ca`");
+            self.report.add_error(&client_auth.origin, "`client_auth` needs `client_ca`");
         }
         let client_ca =
             client_ca.map(|ca| self.checked_path(&ca.value, &ca.origin, FileCheck::File));
@@ -319,7 +323,7 @@ impl Loader<'_, '_> {
             (TomlField::Bad, _) | (_, TomlField::Bad) => None,
             (TomlField::Absent, _) | (_, TomlField::Absent) => {
                 let message = "TLS needs both files: { certificate = …, key = … }";
-                self.report.note(&tls.origin, message);
+                self.report.add_error(&tls.origin, message);
                 None
             }
         }
@@ -329,7 +333,8 @@ impl Loader<'_, '_> {
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for address in list {
             if addresses.iter().any(|other| collide(*other, address.value)) {
-                self.report.note(&address.origin, "this address is in use by another listener");
+                self.report
+                    .add_error(&address.origin, "this address is in use by another listener");
             }
             addresses.push(address.value);
         }
@@ -381,7 +386,7 @@ impl Loader<'_, '_> {
         match (env, file) {
             (Some(_), Some(file)) => {
                 let message = "set an environment variable or a file for the secret, not both";
-                self.report.note(&file.origin, message);
+                self.report.add_error(&file.origin, message);
                 (SecretSource::BesideStore, None)
             }
             (Some(name), None) => {
@@ -409,7 +414,7 @@ impl Loader<'_, '_> {
             ),
             Some(value) => return Some(value),
         };
-        self.report.note(&name.origin, message);
+        self.report.add_error(&name.origin, message);
         None
     }
 }

@@ -52,7 +52,7 @@ impl Loader<'_, '_> {
                     .any(|own_addresses| is_at(&url.value.0, *own_addresses))
                 {
                     let message = "this is an address of the server itself: requests would loop";
-                    self.report.note(&url.origin, message);
+                    self.report.add_error(&url.origin, message);
                 }
                 url.value.0.clone()
             }
@@ -61,7 +61,7 @@ impl Loader<'_, '_> {
                 Some(base) => base.clone(),
                 None => {
                     let message = "the upstream has no `url`; set it here or with `--upstream URL`";
-                    self.report.note(&rule.origin, message);
+                    self.report.add_error(&rule.origin, message);
                     return None;
                 }
             },
@@ -73,11 +73,11 @@ impl Loader<'_, '_> {
             if upstream.tls {
                 upstream.ca = Some(self.checked_path(&ca.value, &ca.origin, FileCheck::File));
             } else {
-                self.report.note(&ca.origin, "`ca` has no effect on an http:// upstream");
+                self.report.add_error(&ca.origin, "`ca` has no effect on an http:// upstream");
             }
         }
         if let Some(host) = table.host.value() {
-            upstream.own_host = *host == ForwardedHost::Upstream;
+            upstream.sends_upstream_host = *host == ForwardedHost::Upstream;
         }
         if let Some(time) = table.connect_timeout.value() {
             upstream.connect_timeout = time.0;
@@ -103,7 +103,7 @@ impl Loader<'_, '_> {
     ) -> PathBuf {
         let path = self.path(path, origin);
         if let Err(message) = (self.check_file)(&path, wanted) {
-            self.report.note(origin, message);
+            self.report.add_error(origin, message);
         }
         path
     }
@@ -112,7 +112,7 @@ impl Loader<'_, '_> {
     fn path(&self, path: &Path, origin: &ValueOrigin) -> PathBuf {
         match origin {
             ValueOrigin::File(_) => self.folder.join(path),
-            ValueOrigin::Flag(_) | ValueOrigin::Nowhere => path.to_owned(),
+            ValueOrigin::Flag(_) | ValueOrigin::Missing => path.to_owned(),
         }
     }
 }

@@ -17,7 +17,8 @@ impl Match {
     /// Reads what follows `match =`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_ascii_whitespace();
-        let (methods, implied, place) = match (words.next(), words.next(), words.next()) {
+        let (methods, has_default_methods, place) = match (words.next(), words.next(), words.next())
+        {
             (Some(methods), Some(place), None) => (parse_methods(methods), false, place),
             (Some(place), None, None) => (Ok(vec![Method::POST, Method::PATCH]), true, place),
             (None, ..) => return Err("write what to match: \"POST /v1/payments/**\"".to_owned()),
@@ -28,7 +29,9 @@ impl Match {
             }
         };
         match (methods, parse_place(place)) {
-            (Ok(methods), Ok((host, path))) => Ok(Self { methods, implied, host, path }),
+            (Ok(methods), Ok((host, path))) => {
+                Ok(Self { methods, has_default_methods, host, path })
+            }
             (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
             (Err(error), Err(more)) if error.ends_with('?') => Err(format!("{error} Also, {more}")),
             (Err(error), Err(more)) => Err(format!("{error}; also, {more}")),
@@ -37,11 +40,11 @@ impl Match {
 
     /// Applies the default methods. A route with a signature matches all methods if none is
     /// written, so that no method bypasses the signature.
-    pub(super) fn settled(mut self, verifies: bool) -> Self {
-        if self.implied && verifies {
+    pub(super) fn with_default_methods(mut self, verifies: bool) -> Self {
+        if self.has_default_methods && verifies {
             self.methods.clear();
         }
-        self.implied = false;
+        self.has_default_methods = false;
         self
     }
 

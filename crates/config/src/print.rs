@@ -120,7 +120,8 @@ fn gateway(gateway: &Gateway) -> Lines {
 }
 
 fn upstream(upstream: &Upstream) -> Lines {
-    let host = if upstream.own_host { ForwardedHost::Upstream } else { ForwardedHost::Client };
+    let host =
+        if upstream.sends_upstream_host { ForwardedHost::Upstream } else { ForwardedHost::Client };
     let mut lines = vec![
         ("url", upstream.url().into()),
         ("protocol", upstream.protocol.word().into()),

@@ -31,7 +31,7 @@ use super::{
 
 settings! {
     /// The configuration of Semel.
-    File {
+    ConfigFile {
         /// URL of the record store: `sqlite:PATH`; `postgres://USER@HOST/DATABASE`, which any
         /// number of gateways may share; `memory:`, which loses all records at shutdown; or
         /// `env:NAME`, the environment variable that holds one of these. A password belongs in that
@@ -446,7 +446,7 @@ pub(super) fn expected_section(name: &str) -> Option<&'static str> {
         ("in [limits]", LimitsTable::all()),
         ("in [[api.token]]", TokenTable::all()),
         ("in [[scope]]", ScopeTable::all()),
-        ("at the top of the file, before the first [table]", File::all()),
+        ("at the top of the file, before the first [table]", ConfigFile::all()),
     ];
     let is_here = |settings: &[Setting]| settings.iter().any(|setting| setting.name == name);
     sections

@@ -91,8 +91,8 @@ impl<T: FromText> FromToml for T {
         };
         match T::parse(text) {
             Ok(value) => return Some(value),
-            Err(message) if T::SECRET => report.note_secret(&origin(found), message),
-            Err(message) => report.note(&origin(found), message),
+            Err(message) if T::SECRET => report.add_secret_error(&origin(found), message),
+            Err(message) => report.add_error(&origin(found), message),
         }
         None
     }
@@ -127,7 +127,7 @@ impl<const MAX: usize> FromToml for CountUpTo<MAX> {
         let expected = format!("a number from 1 to {MAX}");
         let count = integer(found, &expected, report)?;
         if !(1..=MAX).contains(&count) {
-            report.note(&origin(found), format!("this must be {expected}"));
+            report.add_error(&origin(found), format!("this must be {expected}"));
             return None;
         }
         Some(Self(count))
@@ -150,7 +150,8 @@ pub(super) fn integer(
     };
     let number = usize::from_str_radix(integer.as_str(), integer.radix()).ok();
     if number.is_none() {
-        report.note(&origin(found), format!("this is too small or too large; write {expected}"));
+        report
+            .add_error(&origin(found), format!("this is too small or too large; write {expected}"));
     }
     number
 }
@@ -182,7 +183,7 @@ impl<T: FromToml> FromToml for OneOrMore<T> {
         }
         let all = <Vec<Located<T>>>::read(found, report)?;
         if all.is_empty() {
-            report.note(&origin(found), "this list is empty");
+            report.add_error(&origin(found), "this list is empty");
             return None;
         }
         Some(Self(all))
@@ -214,7 +215,7 @@ impl<T: FromToml> FromToml for Vec<Located<T>> {
 pub(super) fn refuse_repeats<T: PartialEq>(list: &[Located<T>], report: &mut DiagnosticReport<'_>) {
     for (index, later) in list.iter().enumerate() {
         if list.iter().take(index).any(|earlier| earlier.value == later.value) {
-            report.note(&later.origin, "this is already in the list");
+            report.add_error(&later.origin, "this is already in the list");
         }
     }
 }
@@ -257,7 +258,7 @@ pub(super) fn wrong_type(found: &TomlValue<'_>, expected: &str, report: &mut Dia
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
     };
-    report.note(&origin(found), format!("this is {is}; write {expected}"));
+    report.add_error(&origin(found), format!("this is {is}; write {expected}"));
 }
 
 /// The default of a setting that is not set.

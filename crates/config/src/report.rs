@@ -26,7 +26,7 @@ pub(super) enum ValueOrigin {
     /// This command-line flag.
     Flag(&'static str),
     /// The value is missing.
-    Nowhere,
+    Missing,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -63,12 +63,12 @@ impl<'a> DiagnosticReport<'a> {
     }
 
     /// Adds an error. An error in a value that several routes inherit is added once.
-    pub(super) fn note(&mut self, origin: &ValueOrigin, message: impl Into<String>) {
+    pub(super) fn add_error(&mut self, origin: &ValueOrigin, message: impl Into<String>) {
         self.push(Diagnostic { origin: origin.clone(), message: message.into(), secret: false });
     }
 
     /// Adds an error in a value that may be a secret: the line is not shown.
-    pub(super) fn note_secret(&mut self, origin: &ValueOrigin, message: impl Into<String>) {
+    pub(super) fn add_secret_error(&mut self, origin: &ValueOrigin, message: impl Into<String>) {
         self.push(Diagnostic { origin: origin.clone(), message: message.into(), secret: true });
     }
 
@@ -87,7 +87,7 @@ impl<'a> DiagnosticReport<'a> {
                 self.diagnostics.sort_by_key(|diagnostic| match &diagnostic.origin {
                     ValueOrigin::Flag(_) => (0, 0),
                     ValueOrigin::File(span) => (1, span.start),
-                    ValueOrigin::Nowhere => (2, 0),
+                    ValueOrigin::Missing => (2, 0),
                 });
                 Err(ConfigError { text: self.text() })
             }
@@ -100,7 +100,7 @@ impl<'a> DiagnosticReport<'a> {
             ValueOrigin::File(span) => {
                 diagnostic.secret && SourceSpan::of(self.source, span).line == line
             }
-            ValueOrigin::Flag(_) | ValueOrigin::Nowhere => false,
+            ValueOrigin::Flag(_) | ValueOrigin::Missing => false,
         })
     }
 

@@ -14,54 +14,55 @@ use super::{
     CallerRule, Guard, KeyLocation, Match, Mode, OnUnmatched, Required, Route, Segment,
     SignatureScheme, Upstream, callers,
     loader::Loader,
-    raw::{File, RouteTable},
+    raw::{ConfigFile, RouteTable},
     read::{Located, OneOrMore, TomlField},
     report::ValueOrigin,
     signature, verified_callers,
 };
 
 /// The settings that an unguarded route may have.
-const UNGUARDED: [&str; 4] = ["match", "guard", "upstream", "upstream_timeout"];
+const UNGUARDED_SETTINGS: [&str; 4] = ["match", "guard", "upstream", "upstream_timeout"];
 
-/// Maximum number of routes; a store remembers no more.
+/// Maximum number of routes: the store keeps one metadata entry per route, at most this many.
 const ROUTES_MAX: usize = METADATA_ENTRIES_MAX;
 
 /// Builds all routes in order; `None` if one of them is invalid.
 pub(super) fn routes(
     loader: &mut Loader<'_, '_>,
-    raw: &File,
+    raw: &ConfigFile,
     gateway: Option<&Arc<Upstream>>,
 ) -> Option<Vec<Route>> {
     let none = RouteTable::default();
     let defaults = raw.defaults.value().unwrap_or(&none);
-    refuse_in_defaults(loader, defaults);
-    let implicit = [Located { value: implicit_route(), origin: ValueOrigin::Nowhere }];
+    report_route_settings_in_defaults(loader, defaults);
+    let implicit = [Located { value: implicit_route(), origin: ValueOrigin::Missing }];
     let tables = match raw.route.value() {
         Some(tables) if !tables.is_empty() => tables,
         _ if raw.route.is_bad() => return None,
         _ => {
-            refuse_without_routes(loader, raw);
+            report_unmatched_without_routes(loader, raw);
             &implicit[..]
         }
     };
     if let Some(first) = tables.get(ROUTES_MAX) {
         let message = format!("a configuration has at most {ROUTES_MAX} routes");
-        loader.report.note(&first.origin, message);
+        loader.report.add_error(&first.origin, message);
         return None;
     }
     let mut all = Vec::new();
     let mut upstreams: Vec<Arc<Upstream>> = gateway.into_iter().cloned().collect();
     for table in tables {
-        let mut layers = Layers { own: table, defaults, loader };
-        all.push(layers.route(gateway, &mut upstreams));
+        let mut builder = RouteBuilder { own: table, defaults, loader };
+        all.push(builder.route(gateway, &mut upstreams));
     }
-    refuse_shadowed(loader, tables, defaults);
-    refuse_shared_lookups(loader, tables, defaults, &all);
+    report_unreachable_routes(loader, tables, defaults);
+    report_ambiguous_lookup_paths(loader, tables, defaults, &all);
     all.into_iter().collect()
 }
 
-/// Reports a path of look-ups that two scopes share: the key alone would not say which is meant.
-fn refuse_shared_lookups(
+/// Reports a lookup path that routes of two scopes share: a request with only a key would be
+/// ambiguous.
+fn report_ambiguous_lookup_paths(
     loader: &mut Loader<'_, '_>,
     tables: &[Located<RouteTable>],
     defaults: &RouteTable,
@@ -75,9 +76,9 @@ fn refuse_shared_lookups(
         if earlier.iter().any(|other| (other.0, other.1) == (host, path) && other.2 != scope)
             && let Some(at) = table.value.lookup.get().or(defaults.lookup.get())
         {
-            let message = "routes of another scope have this path too, so the key alone would not \
-                           say which is meant; write \"/idempotency/{scope}/{key}\"";
-            loader.report.note(&at.origin, message);
+            let message = "a route of another scope has the same lookup path, so a key alone is \
+                           ambiguous; use \"/idempotency/{scope}/{key}\"";
+            loader.report.add_error(&at.origin, message);
             return;
         }
         earlier.push((host, path, scope));
@@ -88,32 +89,33 @@ fn refuse_shared_lookups(
 fn implicit_route() -> RouteTable {
     let matches = Match {
         methods: vec![http::Method::POST, http::Method::PATCH],
-        implied: true,
+        has_default_methods: true,
         host: None,
         path: vec![Segment::Any],
     };
-    let nowhere = || ValueOrigin::Nowhere;
+    let missing = || ValueOrigin::Missing;
     let scope =
-        Scope::new("default").map(|value| TomlField::Good(Located { value, origin: nowhere() }));
+        Scope::new("default").map(|value| TomlField::Good(Located { value, origin: missing() }));
     RouteTable {
-        matches: TomlField::Good(Located { value: matches, origin: nowhere() }),
+        matches: TomlField::Good(Located { value: matches, origin: missing() }),
         scope: scope.unwrap_or_default(),
         ..RouteTable::default()
     }
 }
 
 /// Reports `unmatched = "refuse"` without routes: the implicit route matches only POST and PATCH.
-fn refuse_without_routes(loader: &mut Loader<'_, '_>, raw: &File) {
+fn report_unmatched_without_routes(loader: &mut Loader<'_, '_>, raw: &ConfigFile) {
     let unmatched = raw.gateway.value().and_then(|gateway| gateway.unmatched.get());
     if let Some(Located { value: OnUnmatched::Refuse, origin }) = unmatched {
-        loader.report.note(
+        loader.report.add_error(
             origin,
-            "`unmatched = \"refuse\"` needs a [[route]]: without any, it would refuse every GET",
+            "`unmatched = \"refuse\"` needs a [[route]]: without one, only POST and PATCH would be \
+             accepted",
         );
     }
 }
 
-fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
+fn report_route_settings_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
     let origins = [
         ("match", defaults.matches.get().map(|at| &at.origin)),
         ("scope", defaults.scope.get().map(|at| &at.origin)),
@@ -124,13 +126,13 @@ fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
         if let Some(origin) = origin {
             loader
                 .report
-                .note(origin, format!("`{name}` belongs in a [[route]], not in [defaults]"));
+                .add_error(origin, format!("`{name}` belongs in a [[route]], not in [defaults]"));
         }
     }
 }
 
 /// Reports unreachable routes.
-fn refuse_shadowed(
+fn report_unreachable_routes(
     loader: &mut Loader<'_, '_>,
     tables: &[Located<RouteTable>],
     defaults: &RouteTable,
@@ -143,7 +145,7 @@ fn refuse_shadowed(
     for (index, later) in matches.iter().enumerate() {
         let earlier = matches.iter().take(index).find(|earlier| earlier.value.covers(&later.value));
         if let Some(earlier) = earlier {
-            loader.report.note(
+            loader.report.add_error(
                 &later.origin,
                 format!(
                     "this route is unreachable: the earlier `{}` matches every request that it \
@@ -160,17 +162,17 @@ fn effective_match(own: &RouteTable, defaults: &RouteTable) -> Option<Match> {
     let matches = own.matches.value()?.clone();
     let signed = !own.signature.is_absent() || !defaults.signature.is_absent();
     let guarded = own.guard.value() != Some(&false);
-    Some(matches.settled(signed && guarded))
+    Some(matches.with_default_methods(signed && guarded))
 }
 
 /// The settings of one route and the defaults that it inherits.
-struct Layers<'l, 'a, 'r> {
+struct RouteBuilder<'l, 'a, 'r> {
     own: &'l Located<RouteTable>,
     defaults: &'l RouteTable,
     loader: &'l mut Loader<'a, 'r>,
 }
 
-impl<'l> Layers<'l, '_, '_> {
+impl<'l> RouteBuilder<'l, '_, '_> {
     /// The setting of the route, or the default.
     fn field<T: 'l>(
         &self,
@@ -180,21 +182,21 @@ impl<'l> Layers<'l, '_, '_> {
         if own.is_absent() { setting(self.defaults) } else { own }
     }
 
-    fn pick<T: 'l>(
+    fn setting<T: 'l>(
         &self,
         setting: impl Fn(&'l RouteTable) -> &'l TomlField<T>,
     ) -> Option<&'l Located<T>> {
         self.field(setting).get()
     }
 
-    /// A setting whose default depends on the signature. The signature of a route takes precedence
-    /// over `[defaults]`.
-    fn nearest<T: 'l>(
+    /// The value of a setting, without `[defaults]` if the route itself has a signature: then the
+    /// default follows from the signature.
+    fn signature_dependent<T: 'l>(
         &self,
         setting: impl Fn(&'l RouteTable) -> &'l TomlField<T>,
     ) -> Option<&'l Located<T>> {
         if self.own.value.signature.is_absent() {
-            self.pick(setting)
+            self.setting(setting)
         } else {
             setting(&self.own.value).get()
         }
@@ -204,8 +206,8 @@ impl<'l> Layers<'l, '_, '_> {
         !self.field(|table| &table.signature).is_absent()
     }
 
-    fn note(&mut self, origin: &ValueOrigin, message: impl Into<String>) {
-        self.loader.report.note(origin, message);
+    fn add_error(&mut self, origin: &ValueOrigin, message: impl Into<String>) {
+        self.loader.report.add_error(origin, message);
     }
 
     fn route(
@@ -215,7 +217,7 @@ impl<'l> Layers<'l, '_, '_> {
     ) -> Option<Route> {
         let own = &self.own.value;
         if own.matches.is_absent() {
-            self.note(
+            self.add_error(
                 &self.own.origin.clone(),
                 "a route needs `match`, such as match = \"POST /v1/payments/**\"",
             );
@@ -224,17 +226,17 @@ impl<'l> Layers<'l, '_, '_> {
         let upstream = gateway.and_then(|gateway| self.upstream(gateway, upstreams));
         let guard = match own.guard.get() {
             Some(Located { value: false, origin }) => {
-                self.refuse_guard_settings(origin);
+                self.report_guard_settings(origin);
                 Some(None)
             }
             _ => self.guard().map(Some),
         };
         let (mut guard, upstream) = (guard?, upstream?);
         if let Some(guard) = guard.as_mut() {
-            self.refuse_propagation(guard);
+            self.report_unsafe_propagation(guard);
         }
         // The upstream does not receive the client's host, so the fingerprint ignores it.
-        if upstream.own_host
+        if upstream.sends_upstream_host
             && let Some(rule) = guard.as_mut().and_then(|guard| guard.fingerprint.as_mut())
         {
             rule.host = HostRule::Ignore;
@@ -242,14 +244,15 @@ impl<'l> Layers<'l, '_, '_> {
         Some(Route { matches: effective_match(own, self.defaults)?, guard, upstream })
     }
 
-    /// Only what may run again may be cancelled by the deadline of one client.
-    fn refuse_propagation(&mut self, guard: &Guard) {
+    /// Reports `propagate` on a route whose operations may not run again: the deadline of one
+    /// client could cancel them.
+    fn report_unsafe_propagation(&mut self, guard: &Guard) {
         let propagates = guard.deadline.as_ref().is_some_and(|deadline| deadline.propagate);
         if propagates
             && guard.policy.on_unknown != OnUnknown::Rerun
-            && let Some(at) = self.pick(|table| &table.deadline)
+            && let Some(at) = self.setting(|table| &table.deadline)
         {
-            self.note(
+            self.add_error(
                 &at.origin,
                 "`propagate` lets the upstream cancel an operation, whose outcome is then unknown; \
                  it needs on_unknown = \"rerun\"",
@@ -257,13 +260,13 @@ impl<'l> Layers<'l, '_, '_> {
         }
     }
 
-    fn refuse_guard_settings(&mut self, origin: &ValueOrigin) {
+    fn report_guard_settings(&mut self, origin: &ValueOrigin) {
         let mut unused = self.own.value.written();
-        unused.retain(|name| !UNGUARDED.contains(name));
+        unused.retain(|name| !UNGUARDED_SETTINGS.contains(name));
         if !unused.is_empty() {
             let names: Vec<String> = unused.iter().map(|name| format!("`{name}`")).collect();
             let names = names.join(", ");
-            self.note(origin, format!("a route with `guard = false` cannot have {names}"));
+            self.add_error(origin, format!("a route with `guard = false` cannot have {names}"));
         }
     }
 
@@ -291,7 +294,7 @@ impl<'l> Layers<'l, '_, '_> {
             {
                 let message =
                     "the upstream of this route also has a `timeout`; set only one of them";
-                self.note(&time.origin, message);
+                self.add_error(&time.origin, message);
             }
         }
         if let Some(time) = own.upstream_timeout.value() {
@@ -309,13 +312,13 @@ impl<'l> Layers<'l, '_, '_> {
     fn guard(&mut self) -> Option<Guard> {
         let scope = self.scope();
         let was = self.was();
-        let written = self.field(|table| &table.signature);
-        let signature = written.get().map(|at| signature::rule(self.loader, at));
+        let signature_field = self.field(|table| &table.signature);
+        let signature = signature_field.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
         let dialect = self.dialect();
         let (key, required) = self.key(scheme, &dialect);
         let policy = self.policy();
-        let callers = match self.nearest(|table| &table.caller) {
+        let callers = match self.signature_dependent(|table| &table.caller) {
             Some(Located { value: OneOrMore(rules), .. }) => {
                 callers::refuse_shadowed(rules, self.loader.report);
                 if !self.loader.trust_forwarded {
@@ -327,25 +330,25 @@ impl<'l> Layers<'l, '_, '_> {
             None => vec![CallerRule::Authorization],
         };
         let fingerprint = self.fingerprint(&key, scheme);
-        let keep_headers = self.pick(|table| &table.keep_headers);
+        let keep_headers = self.setting(|table| &table.keep_headers);
         let keep_headers = keep_headers
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         let mode = self.mode();
-        let api = self.pick(|table| &table.api).is_some_and(|at| at.value);
-        let capture = self.pick(|table| &table.capture);
-        let record = self.pick(|table| &table.record);
+        let api = self.setting(|table| &table.api).is_some_and(|at| at.value);
+        let capture = self.setting(|table| &table.capture);
+        let record = self.setting(|table| &table.record);
         let lookup = self.lookup(&callers);
         Some(Guard {
-            cors: self.pick(|table| &table.cors).map(|at| at.value.clone()),
+            cors: self.setting(|table| &table.cors).map(|at| at.value.clone()),
             lookup,
-            deadline: self.pick(|table| &table.deadline).map(|at| at.value.clone()),
+            deadline: self.setting(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
             api,
             keep_under_body_keys: !self.is_signed()
                 && key.iter().any(KeyLocation::may_be_in_body)
-                && self.nearest(|table| &table.keep).is_some(),
-            about: self.pick(|table| &table.about).map(|at| at.value).unwrap_or_default(),
+                && self.signature_dependent(|table| &table.keep).is_some(),
+            about: self.setting(|table| &table.about).map(|at| at.value).unwrap_or_default(),
             capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
             scope: scope?,
             was,
@@ -358,7 +361,7 @@ impl<'l> Layers<'l, '_, '_> {
             callers,
             signature: match signature {
                 Some(rule) => Some(rule?),
-                None if written.is_bad() => return None,
+                None if signature_field.is_bad() => return None,
                 None => None,
             },
             fingerprint,
@@ -374,7 +377,7 @@ impl<'l> Layers<'l, '_, '_> {
             let matches = own.matches.get();
             let suggested = suggested_scope(matches.map_or(&[], |matches| &matches.value.path));
             let origin = matches.map_or(&self.own.origin, |matches| &matches.origin).clone();
-            self.note(
+            self.add_error(
                 &origin,
                 format!(
                     "a guarded route needs a scope: add scope = \"{suggested}\", or guard = false"
@@ -384,14 +387,15 @@ impl<'l> Layers<'l, '_, '_> {
         own.scope.value().cloned()
     }
 
-    /// The path of look-ups. Anonymous callers share their keys, so nothing could be looked up.
+    /// The lookup path; `None` if all callers are anonymous: they share their keys, so a lookup
+    /// could return the operation of another client.
     fn lookup(&mut self, callers: &[CallerRule]) -> Option<LookupPath> {
-        let lookup = self.pick(|table| &table.lookup)?;
+        let lookup = self.setting(|table| &table.lookup)?;
         if callers.iter().all(|rule| *rule == CallerRule::Anonymous) {
             if !self.own.value.lookup.is_absent() {
-                let message = "every caller of this route is anonymous, so none could look up an \
-                               operation; remove `lookup`, or identify the callers";
-                self.note(&lookup.origin, message);
+                let message = "every caller of this route is anonymous, so lookups are not \
+                               possible; remove `lookup`, or identify the callers";
+                self.add_error(&lookup.origin, message);
             }
             return None;
         }
@@ -404,23 +408,27 @@ impl<'l> Layers<'l, '_, '_> {
         match &was.value.scope {
             TomlField::Good(scope) if self.own.value.scope.value() == Some(&scope.value) => {
                 let message = "this is the current scope of the route; write its previous scope";
-                self.note(&scope.origin, message);
+                self.add_error(&scope.origin, message);
                 None
             }
             TomlField::Good(scope) => Some(scope.value.clone()),
             TomlField::Bad => None,
             TomlField::Absent => {
-                self.note(&was.origin, "write the previous scope: was = { scope = \"default\" }");
+                self.add_error(
+                    &was.origin,
+                    "write the previous scope: was = { scope = \"default\" }",
+                );
                 None
             }
         }
     }
 
-    /// The dialect, with the statuses of the route.
+    /// The dialect (the error format of a provider such as Stripe), with the statuses that the
+    /// route overrides.
     fn dialect(&self) -> Dialect {
-        let dialect = self.pick(|table| &table.dialect).map(|at| at.value.clone());
+        let dialect = self.setting(|table| &table.dialect).map(|at| at.value.clone());
         let dialect = dialect.unwrap_or_default();
-        match self.pick(|table| &table.statuses) {
+        match self.setting(|table| &table.statuses) {
             Some(at) => at.value.apply(dialect),
             None => dialect,
         }
@@ -435,20 +443,22 @@ impl<'l> Layers<'l, '_, '_> {
     ) -> (Vec<KeyLocation>, Required) {
         let own = self.own.value.key.value();
         let inherited = self.defaults.key.value();
-        let signed_here = !self.own.value.signature.is_absent();
-        let of_scheme = scheme.and_then(SignatureScheme::key).map(|source| vec![source]);
+        let has_own_signature = !self.own.value.signature.is_absent();
+        let scheme_sources = scheme.and_then(SignatureScheme::key).map(|source| vec![source]);
         let mut sources = own.and_then(|key| key.sources.clone());
-        if signed_here {
-            sources = sources.or_else(|| of_scheme.clone());
+        if has_own_signature {
+            sources = sources.or_else(|| scheme_sources.clone());
         }
         let sources =
-            sources.or_else(|| inherited.and_then(|key| key.sources.clone())).or(of_scheme);
+            sources.or_else(|| inherited.and_then(|key| key.sources.clone())).or(scheme_sources);
         let required = own.and_then(|key| key.required);
-        let inherited = inherited.filter(|_| !signed_here).and_then(|key| key.required);
-        let usual = if self.is_signed() { Required::Yes } else { Required::No };
-        let required = required.or(inherited).unwrap_or(usual);
-        if let (None, Some(_), Some(at)) = (&sources, scheme, self.pick(|table| &table.signature)) {
-            self.note(
+        let inherited = inherited.filter(|_| !has_own_signature).and_then(|key| key.required);
+        let default_required = if self.is_signed() { Required::Yes } else { Required::No };
+        let required = required.or(inherited).unwrap_or(default_required);
+        if let (None, Some(_), Some(at)) =
+            (&sources, scheme, self.setting(|table| &table.signature))
+        {
+            self.add_error(
                 &at.origin,
                 "\"hmac\" has no default source for the event id: add `key`, such as \
                  key = \"X-Event-Id\"",
@@ -456,40 +466,42 @@ impl<'l> Layers<'l, '_, '_> {
         }
         let sources = sources.unwrap_or_else(|| vec![KeyLocation::of_dialect(dialect)]);
         if let Some(scheme) = scheme {
-            self.refuse_renaming(&sources, scheme);
+            self.report_unsigned_key_sources(&sources, scheme);
         }
         (sources, required)
     }
 
-    /// Reports unsigned sources before signed ones: they would let an attacker choose the key.
-    fn refuse_renaming(&mut self, sources: &[KeyLocation], scheme: &SignatureScheme) {
+    /// Reports key sources that are not signed and take precedence over a source in the signed
+    /// body: an attacker could choose the key.
+    fn report_unsigned_key_sources(&mut self, sources: &[KeyLocation], scheme: &SignatureScheme) {
         let last = sources.iter().rposition(KeyLocation::may_be_in_body);
         let before = sources.iter().take(last.unwrap_or(0));
         let unsigned = before.filter(|source| !scheme.signs(source)).map(|source| match source {
             KeyLocation::Header(name) => format!("the header `{name}`"),
             KeyLocation::Json(_) | KeyLocation::CloudEvent => "the header `ce-id`".to_owned(),
         });
-        if let (Some(name), Some(at)) = (unsigned.take(1).next(), self.pick(|table| &table.key)) {
+        if let (Some(name), Some(at)) = (unsigned.take(1).next(), self.setting(|table| &table.key))
+        {
             let message = format!(
                 "{name} is not signed: an attacker who captured an event could replay it under \
                  another key; put signed sources first"
             );
-            self.note(&at.origin, message);
+            self.add_error(&at.origin, message);
         }
     }
 
     /// The fingerprint rule. For a webhook it ignores the query, and the body if the event id is
-    /// signed. Whether the id of a CloudEvent is signed is known only per request.
+    /// signed. `None` for CloudEvents: whether their id is signed depends on the request.
     fn fingerprint(
         &self,
         key: &[KeyLocation],
         scheme: Option<&SignatureScheme>,
     ) -> Option<FingerprintRule> {
         let Some(scheme) = scheme else {
-            let written = self.pick(|table| &table.fingerprint);
+            let written = self.setting(|table| &table.fingerprint);
             return Some(written.map(|at| at.value.0.clone()).unwrap_or_default());
         };
-        if let Some(at) = self.nearest(|table| &table.fingerprint) {
+        if let Some(at) = self.signature_dependent(|table| &table.fingerprint) {
             return Some(at.value.0.clone());
         }
         let signed = key.iter().all(|source| scheme.signs(source));
@@ -502,10 +514,10 @@ impl<'l> Layers<'l, '_, '_> {
     /// requests pass.
     fn mode(&mut self) -> Mode {
         if !self.is_signed() {
-            return self.pick(|table| &table.mode).map(|at| at.value).unwrap_or_default();
+            return self.setting(|table| &table.mode).map(|at| at.value).unwrap_or_default();
         }
         if let Some(Located { value: Mode::Observe, origin }) = self.own.value.mode.get() {
-            self.note(
+            self.add_error(
                 origin,
                 "a route with a signature cannot observe: forged requests would pass; remove \
                  `mode`, or remove `signature` while you observe",
@@ -525,7 +537,7 @@ fn suggested_scope(path: &[Segment]) -> String {
     let names: Vec<String> = path
         .iter()
         .filter_map(|segment| match segment {
-            Segment::Text(text) if text != "api" && !is_version(text) => Some(plain(text)),
+            Segment::Text(text) if text != "api" && !is_version(text) => Some(scope_part(text)),
             Segment::Text(_) | Segment::One | Segment::Any => None,
         })
         .filter(|name| !name.is_empty())
@@ -534,8 +546,8 @@ fn suggested_scope(path: &[Segment]) -> String {
     if Scope::new(&name).is_ok() { name } else { "default".to_owned() }
 }
 
-fn plain(text: &str) -> String {
+fn scope_part(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
-    let plain = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(*c);
-    lower.chars().filter(plain).collect()
+    let is_allowed = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(*c);
+    lower.chars().filter(is_allowed).collect()
 }

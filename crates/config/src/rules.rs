@@ -53,7 +53,8 @@ impl FromToml for FingerprintSetting {
         let selection = match (&table.only, &table.except) {
             (TomlField::Absent, TomlField::Absent) => Selection::Whole,
             (TomlField::Good(only), TomlField::Absent) if only.value.is_empty() => {
-                report.note(&only.origin, "this list is empty, so all requests would be equal");
+                report
+                    .add_error(&only.origin, "this list is empty, so all requests would be equal");
                 return None;
             }
             (TomlField::Good(only), TomlField::Absent) => Selection::Only(pointers(&only.value)),
@@ -62,7 +63,7 @@ impl FromToml for FingerprintSetting {
             }
             (TomlField::Bad, _) | (_, TomlField::Bad) => return None,
             (TomlField::Good(_), TomlField::Good(_)) => {
-                report.note(&origin(found), "write `only` or `except`, not both");
+                report.add_error(&origin(found), "write `only` or `except`, not both");
                 return None;
             }
         };
@@ -81,7 +82,8 @@ impl FromToml for FingerprintSetting {
             && body == BodyRule::Ignore
             && selection != Selection::Whole
         {
-            report.note(&at.origin, "`only` and `except` have no effect with body = \"ignore\"");
+            report
+                .add_error(&at.origin, "`only` and `except` have no effect with body = \"ignore\"");
             return None;
         }
         Some(Self(FingerprintRule { host, headers, selection, query, body }))
@@ -116,7 +118,7 @@ impl FromToml for RecordSetting {
             Some("status") => return Some(Self(RecordContent::Status)),
             Some(other) => {
                 let hint = suggest::hint(other, ["full", "status"]);
-                report.note(&origin(found), format!("this must be {EXPECTED}{hint}"));
+                report.add_error(&origin(found), format!("this must be {EXPECTED}{hint}"));
                 return None;
             }
             None if !found.get_ref().is_table() => {
@@ -133,7 +135,7 @@ impl FromToml for RecordSetting {
             TomlField::Bad => None,
             TomlField::Absent | TomlField::Good(_) => {
                 let message = "list the members to redact: { redact = [\"/card/number\"] }";
-                report.note(&origin(found), message);
+                report.add_error(&origin(found), message);
                 None
             }
         }

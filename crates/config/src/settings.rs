@@ -57,7 +57,7 @@ pub(super) fn table<T: SettingsTable>(
                 None => suggest::hint(name.get_ref(), names()),
             };
             let message = format!("unknown setting `{}`{hint}", name.get_ref());
-            report.note(&ValueOrigin::File(name.span()), message);
+            report.add_error(&ValueOrigin::File(name.span()), message);
         }
     }
     Some(settings)

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use http::HeaderName;
 use semel::core::canonical::Pointer;
 use semel_tower::{
-    Algorithm, Encoding, HmacScheme, Signature, SignatureError, TOLERANCE,
+    Encoding, HmacAlgorithm, HmacScheme, Signature, SignatureError, TOLERANCE,
     header::{GITHUB_DELIVERY, SVIX_ID, WEBHOOK_ID},
 };
 
@@ -40,7 +40,7 @@ settings! {
         /// For "hmac": encoding of the signature, "hex" or "base64".
         encoding: Encoding = default("hex");
         /// For "hmac": hash algorithm, "sha256" or "sha512".
-        algorithm: Algorithm = default("sha256");
+        algorithm: HmacAlgorithm = default("sha256");
         /// For "hmac": the header with the time, in seconds since 1970. It must be signed too.
         timestamp: HeaderName = example("X-Timestamp");
         /// For "hmac": the signed text, if it is more than the body.
@@ -84,7 +84,7 @@ pub struct HmacRule {
     /// The encoding of the signature.
     pub encoding: Encoding,
     /// The hash algorithm.
-    pub algorithm: Algorithm,
+    pub algorithm: HmacAlgorithm,
     /// The header with the timestamp.
     pub timestamp: Option<HeaderName>,
     /// Template of the signed text.
@@ -203,7 +203,7 @@ pub(super) fn rule(
         } else {
             "the signatures of this scheme have no timestamp"
         };
-        loader.report.note(&tolerance.origin, message);
+        loader.report.add_error(&tolerance.origin, message);
     }
     let tolerance = scheme.has_timestamp().then_some(tolerance);
     Some(SignatureRule { scheme, secrets: secrets?, tolerance })
@@ -219,7 +219,7 @@ fn scheme(
         TomlField::Bad => return None,
         TomlField::Absent => {
             let message = "a signature needs a scheme, such as scheme = \"stripe\"";
-            loader.report.note(origin, message);
+            loader.report.add_error(origin, message);
             return None;
         }
     };
@@ -249,7 +249,7 @@ fn refuse_hmac_settings(loader: &mut Loader<'_, '_>, table: &SignatureTable, nam
         let word = name.word();
         let message =
             format!("scheme = \"{word}\" defines this; `{setting}` is for scheme = \"hmac\" only");
-        loader.report.note(origin, message);
+        loader.report.add_error(origin, message);
     }
 }
 
@@ -263,7 +263,7 @@ fn hmac(
         TomlField::Bad => return None,
         TomlField::Absent => {
             let message = "\"hmac\" needs `header`: the header with the signature";
-            loader.report.note(origin, message);
+            loader.report.add_error(origin, message);
             return None;
         }
     };
@@ -280,7 +280,7 @@ fn hmac(
     };
     if let Err(error) = rule.scheme().check() {
         let origin = table.signed.get().map_or(origin, |at| &at.origin);
-        loader.report.note(origin, error.to_string());
+        loader.report.add_error(origin, error.to_string());
         return None;
     }
     Some(rule)
@@ -304,7 +304,7 @@ fn secrets(
     if table.secret_env.is_absent() && table.secret_file.is_absent() {
         let message = "a signature needs a secret: set secret_env = \"NAME\" or \
                        secret_file = \"PATH\"";
-        loader.report.note(origin, message);
+        loader.report.add_error(origin, message);
     }
     if secrets.is_empty() { None } else { secrets.into_iter().collect() }
 }
@@ -325,6 +325,6 @@ fn variable(
             }
         },
     };
-    loader.report.note(&name.origin, message);
+    loader.report.add_error(&name.origin, message);
     None
 }

@@ -7,7 +7,7 @@ use semel::core::{
     BodyRule, Caller, CallerError, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule,
     Scope, canonical::Pointer, fingerprint::FingerprintHeaderError,
 };
-use semel_tower::{Algorithm, Encoding, LookupPath};
+use semel_tower::{Encoding, HmacAlgorithm, LookupPath};
 use serde_json::{Value, json};
 
 use super::{
@@ -126,7 +126,7 @@ words!(SchemeName {
     "hmac" => Self::Hmac,
 });
 words!(Encoding { "hex" => Self::Hex, "base64" => Self::Base64 });
-words!(Algorithm { "sha256" => Self::Sha256, "sha512" => Self::Sha512 });
+words!(HmacAlgorithm { "sha256" => Self::Sha256, "sha512" => Self::Sha512 });
 
 impl FromText for SocketAddr {
     const EXPECTED: &'static str = "an address with its port: \"127.0.0.1:8080\"";
@@ -415,7 +415,7 @@ impl FromToml for Status {
         match u16::try_from(status) {
             Ok(status @ 200..=599) => Some(Self(status)),
             _ => {
-                report.note(&origin(found), "an answer's status is from 200 to 599");
+                report.add_error(&origin(found), "an answer's status is from 200 to 599");
                 None
             }
         }
@@ -439,7 +439,7 @@ impl FromToml for semel::core::Keep {
             Some("all") => Some(Self::All),
             Some(other) => {
                 let hint = suggest::hint(other, ["deterministic", "success", "all"]);
-                report.note(&origin(found), format!("this must be {EXPECTED}{hint}"));
+                report.add_error(&origin(found), format!("this must be {EXPECTED}{hint}"));
                 None
             }
             None => {
@@ -478,7 +478,7 @@ impl FromToml for StatusItem {
         match found.get_ref().as_str() {
             Some("default") => Some(Self::Default),
             Some(_) => {
-                report.note(&origin(found), "this must be a status, or \"default\"");
+                report.add_error(&origin(found), "this must be a status, or \"default\"");
                 None
             }
             None => Status::read(found, report).map(|status| Self::Status(status.0)),
@@ -498,7 +498,7 @@ impl FromToml for Statuses {
         }
         match found.get_ref().as_str() {
             Some("default") => return Some(Self::Default),
-            Some(_) => report.note(&origin(found), format!("this must be {EXPECTED}")),
+            Some(_) => report.add_error(&origin(found), format!("this must be {EXPECTED}")),
             None => wrong_type(found, EXPECTED, report),
         }
         None
@@ -521,7 +521,7 @@ impl FromToml for super::Required {
             (Some(false), _) => Some(Self::No),
             (_, Some("warn")) => Some(Self::Warn),
             _ => {
-                report.note(&origin(found), "this must be true, false or \"warn\"");
+                report.add_error(&origin(found), "this must be true, false or \"warn\"");
                 None
             }
         }

@@ -92,7 +92,7 @@ impl FromToml for JwtRule {
         let keys = key_source(&table, &place, report);
         let mut require = |missing: bool, name: &str, why: &str| {
             if missing {
-                report.note(&place, format!("a jwt rule needs `{name}`: {why}"));
+                report.add_error(&place, format!("a jwt rule needs `{name}`: {why}"));
             }
         };
         require(table.issuer.is_absent(), "issuer", "the `iss` of the tokens");
@@ -128,7 +128,7 @@ fn key_source(
         [&table.jwks.is_absent(), &table.secret_env.is_absent(), &table.secret_file.is_absent()];
     if written.iter().filter(|absent| !**absent).count() != 1 {
         let message = "a jwt rule needs one of `jwks`, `secret_env` and `secret_file`";
-        report.note(place, message);
+        report.add_error(place, message);
         return None;
     }
     if let TomlField::Good(jwks) = &table.jwks {
@@ -136,7 +136,7 @@ fn key_source(
             return Some(JwtKeySource::File(jwks.value.as_str().into()));
         }
         if let Err(error) = check_jwks_url(&jwks.value) {
-            report.note(&jwks.origin, error.to_string());
+            report.add_error(&jwks.origin, error.to_string());
             return None;
         }
         return Some(JwtKeySource::Url(jwks.value.clone()));
@@ -165,7 +165,7 @@ impl JwtRule {
                 };
                 match checked {
                     Ok(()) => *value = JwtSecret(found.unwrap_or_default()),
-                    Err(message) => loader.report.note(origin, message),
+                    Err(message) => loader.report.add_error(origin, message),
                 }
             }
         }
@@ -258,7 +258,7 @@ fn resolve_rule(loader: &mut Loader<'_, '_>, rule: &mut CallerRule, origin: &Val
         CallerRule::Certificate(_) if !loader.verifies_clients => {
             let message = "clients need a CA for their certificates: set `client_ca` in \
                            gateway.tls";
-            loader.report.note(origin, message);
+            loader.report.add_error(origin, message);
         }
         CallerRule::All(parts) => {
             for part in parts {

@@ -41,6 +41,7 @@ pub trait Restorable: Durable {
     /// restore, and opens it. The kit has dropped every handle by then.
     async fn restore(&self);
 
-    /// Loses the store and makes a new one in its place, likewise.
-    async fn lose(&self);
+    /// Deletes the store and makes an empty one in its place. The kit has dropped every handle by
+    /// then.
+    async fn replace_with_empty(&self);
 }

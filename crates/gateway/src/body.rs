@@ -36,20 +36,20 @@ impl ClientBody {
                 let frame = ready!(Pin::new(body).poll_frame(context));
                 Poll::Ready(frame.map(|frame| frame.map_err(BodyReadError::Http1)))
             }
-            Self::Http2(body) => poll_stream(body, context),
+            Self::Http2(body) => poll_h2_frame(body, context),
         }
     }
 }
 
 /// The next frame of an HTTP/2 stream.
 ///
-/// hyper treats a stream that was reset with `NO_ERROR` as ended, because a server may so ask a
-/// client to send no more. Here that would make a truncated body look complete, and run or record
-/// it. `is_end_stream` tells the two apart.
-pub(crate) fn poll_stream(body: &mut Incoming, context: &mut Context<'_>) -> Poll<NextFrame> {
+/// hyper treats a stream that was reset with `NO_ERROR` as ended, because a server may reset it to
+/// tell a client to stop sending. Here a truncated body would look complete, and a truncated
+/// request would run or a truncated answer be recorded. `is_end_stream` tells the two apart.
+pub(crate) fn poll_h2_frame(body: &mut Incoming, context: &mut Context<'_>) -> Poll<NextFrame> {
     let frame = ready!(Pin::new(&mut *body).poll_frame(context));
     Poll::Ready(match frame {
-        None if !body.is_end_stream() => Some(Err(BodyReadError::Cut)),
+        None if !body.is_end_stream() => Some(Err(BodyReadError::StreamReset)),
         frame => frame.map(|frame| frame.map_err(BodyReadError::Http2)),
     })
 }
@@ -63,11 +63,11 @@ pub(crate) struct RequestBody {
     body: ClientBody,
     pace: BodyPace,
     frame_count: FrameCount,
-    /// The headers that the route reads, if its trailers are passed on.
-    trailers: Option<Vec<HeaderName>>,
+    /// If trailers are passed on: the names to remove from them, which the route reads as headers.
+    stripped_trailers: Option<Vec<HeaderName>>,
 }
 
-/// Number of frames read from a body.
+/// Number of poll results of a body: its frames, its end and its errors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FrameCount(Arc<AtomicU64>);
 
@@ -79,13 +79,13 @@ impl FrameCount {
 
 impl RequestBody {
     pub(crate) fn new(body: ClientBody, pace: BodyPace) -> Self {
-        Self { body, pace, frame_count: FrameCount::default(), trailers: None }
+        Self { body, pace, frame_count: FrameCount::default(), stripped_trailers: None }
     }
 
     /// Passes its trailers on, except for the headers that the route reads. Otherwise the body ends
     /// before its trailers.
-    pub(crate) fn with_trailers(mut self, read: Vec<HeaderName>) -> Self {
-        self.trailers = Some(read);
+    pub(crate) fn with_trailers(mut self, route_headers: Vec<HeaderName>) -> Self {
+        self.stripped_trailers = Some(route_headers);
         self
     }
 
@@ -111,15 +111,15 @@ impl Body for RequestBody {
                 }
                 Poll::Pending => {
                     let limit = ready!(self.pace.poll(context));
-                    Some(Err(BodyReadError::Slow(TimedOut::new(limit))))
+                    Some(Err(BodyReadError::TimedOut(TimedOut::new(limit))))
                 }
             };
             self.frame_count.0.fetch_add(1, Ordering::Relaxed);
             if let Some(Ok(frame)) = &mut next
                 && let Some(trailers) = frame.trailers_mut()
             {
-                let Some(read) = &self.trailers else { continue };
-                headers::strip_trailers(trailers, read);
+                let Some(names) = &self.stripped_trailers else { continue };
+                headers::strip_trailers(trailers, names);
             }
             return Poll::Ready(next);
         }
@@ -145,8 +145,8 @@ impl Body for RequestBody {
 pub(crate) enum BodyReadError {
     Http1(Http1Error),
     Http2(hyper::Error),
-    Cut,
-    Slow(TimedOut),
+    StreamReset,
+    TimedOut(TimedOut),
 }
 
 impl fmt::Display for BodyReadError {
@@ -154,9 +154,9 @@ impl fmt::Display for BodyReadError {
         match self {
             Self::Http1(error) => error.fmt(f),
             Self::Http2(error) => error.fmt(f),
-            Self::Cut => f.write_str("the stream was reset"),
-            Self::Slow(timed_out) => {
-                write!(f, "nothing arrived within {:?}", timed_out.after())
+            Self::StreamReset => f.write_str("the stream was reset"),
+            Self::TimedOut(timed_out) => {
+                write!(f, "the body was not received in time (limit {:?})", timed_out.after())
             }
         }
     }
@@ -167,8 +167,8 @@ impl error::Error for BodyReadError {
         match self {
             Self::Http1(error) => Some(error),
             Self::Http2(error) => Some(error),
-            Self::Slow(timed_out) => Some(timed_out.reason()),
-            Self::Cut => None,
+            Self::TimedOut(timed_out) => Some(timed_out.reason()),
+            Self::StreamReset => None,
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio_rustls::{
     rustls::{
         ClientConfig, RootCertStore, ServerConfig, ServerConnection,
         crypto::{CryptoProvider, aws_lc_rs},
-        server::WebPkiClientVerifier,
+        server::{NoServerSessionStorage, WebPkiClientVerifier},
         sign::{CertifiedKey, SingleCertAndKey},
     },
 };
@@ -88,8 +88,8 @@ impl Certificate {
     }
 }
 
-/// The settings towards clients. HTTP/2 is preferred. New ones forget the sessions of the old:
-/// a resumed session would not verify the client certificate again.
+/// The settings towards clients. HTTP/2 is preferred. Where clients have certificates, no session is
+/// resumed: that would not verify the certificate again, which may have expired meanwhile.
 fn load_server_config(files: &Tls) -> anyhow::Result<ServerConfig> {
     let key = load_certified_key(files)?;
     let builder = ServerConfig::builder_with_provider(crypto_provider())
@@ -109,6 +109,10 @@ fn load_server_config(files: &Tls) -> anyhow::Result<ServerConfig> {
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
     config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+    if files.client_ca.is_some() {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(config)
 }
 
@@ -241,5 +245,127 @@ impl std::fmt::Debug for UpstreamConnector {
             Self::Clear => "Clear",
             Self::Tls { .. } => "Tls",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::atomic::AtomicU64, sync::atomic::Ordering, time::Duration};
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls_pki_types::{PrivatePkcs8KeyDer, UnixTime};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio_rustls::rustls::{
+        HandshakeKind, SupportedProtocolVersion,
+        time_provider::TimeProvider,
+        version::{TLS12, TLS13},
+    };
+
+    use super::*;
+
+    /// The end of the client certificate: 2030-01-01, in seconds since 1970.
+    const EXPIRY: u64 = 1_893_456_000;
+
+    #[derive(Debug)]
+    struct Clock(AtomicU64);
+
+    impl TimeProvider for Clock {
+        fn current_time(&self) -> Option<UnixTime> {
+            let seconds = Duration::from_secs(self.0.load(Ordering::Relaxed));
+            Some(UnixTime::since_unix_epoch(seconds))
+        }
+    }
+
+    struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+    impl Authority {
+        fn new() -> Self {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+        }
+
+        fn certify(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.not_after = rcgen::date_time_ymd(2030, 1, 1);
+            (params.signed_by(&key, &self.0).unwrap(), key)
+        }
+
+        /// The settings of a gateway on a clock, with or without client certificates.
+        fn server(&self, has_clients: bool, clock: &Arc<Clock>) -> Arc<ServerConfig> {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            let (certificate, key) = self.certify("localhost");
+            fs::write(path("cert.pem"), certificate.pem()).unwrap();
+            fs::write(path("key.pem"), key.serialize_pem()).unwrap();
+            fs::write(path("ca.pem"), self.0.pem()).unwrap();
+            let files = Tls {
+                certificate: path("cert.pem"),
+                key: path("key.pem"),
+                client_ca: has_clients.then(|| path("ca.pem")),
+                client_auth: ClientAuth::Required,
+            };
+            let mut config = load_server_config(&files).unwrap();
+            config.time_provider = Arc::<Clock>::clone(clock);
+            Arc::new(config)
+        }
+
+        /// A client that remembers its sessions.
+        fn client(&self, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+            let mut roots = RootCertStore::empty();
+            roots.add(self.0.der().clone()).unwrap();
+            let (certificate, key) = self.certify("client");
+            let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            let config = ClientConfig::builder_with_provider(crypto_provider())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_root_certificates(roots)
+                .with_client_auth_cert(vec![certificate.der().clone()], key);
+            Arc::new(config.unwrap())
+        }
+    }
+
+    /// Connects, and reads on until a ticket would have come. Fails if the server refuses.
+    async fn connect(
+        server: &Arc<ServerConfig>,
+        client: &Arc<ClientConfig>,
+    ) -> io::Result<Option<HandshakeKind>> {
+        let (near, far) = duplex(16 << 10);
+        let accept = async {
+            let mut stream = TlsAcceptor::from(Arc::clone(server)).accept(near).await?;
+            stream.write_u8(0).await?;
+            stream.flush().await?;
+            io::Result::Ok(stream)
+        };
+        let connect = async {
+            let name = ServerName::try_from("localhost").unwrap();
+            let mut stream = TlsConnector::from(Arc::clone(client)).connect(name, far).await?;
+            stream.read_u8().await?;
+            io::Result::Ok(stream.get_ref().1.handshake_kind())
+        };
+        let (accepted, connected) = tokio::join!(accept, connect);
+        accepted.and(connected)
+    }
+
+    #[tokio::test]
+    async fn a_client_certificate_is_verified_at_every_connection() {
+        for version in [&TLS12, &TLS13] {
+            let clock = Arc::new(Clock(AtomicU64::new(EXPIRY - 60)));
+            let authority = Authority::new();
+            let (server, client) = (authority.server(true, &clock), authority.client(version));
+            for _ in 0..2 {
+                let kind = connect(&server, &client).await.unwrap();
+                assert_eq!(kind, Some(HandshakeKind::Full), "{version:?}");
+            }
+            clock.0.store(EXPIRY + 60, Ordering::Relaxed);
+            let refused = connect(&server, &client).await.unwrap_err();
+            assert!(refused.to_string().contains("xpired"), "{version:?}: {refused}");
+            // Where there is nothing to verify, sessions are resumed.
+            let (server, client) = (authority.server(false, &clock), authority.client(version));
+            connect(&server, &client).await.unwrap();
+            let kind = connect(&server, &client).await.unwrap();
+            assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
+        }
     }
 }

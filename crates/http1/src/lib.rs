@@ -39,7 +39,7 @@ pub use crate::server::serve::{ConnectionLimits, Http1Service, serve};
 pub use crate::server::upgrade::{PendingUpgrade, UpgradedConnection};
 
 /// Capacity of the write buffer that is kept for the next request.
-const OUT_CAPACITY_MAX: usize = 16 * 1024;
+const WRITE_BUFFER_CAPACITY_MAX: usize = 16 * 1024;
 
 /// An HTTP/1.1 connection to an upstream.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Http1Connection {
     pub fn clear(&mut self) {
         self.input.shrink();
         self.out.clear();
-        self.out.shrink_to(OUT_CAPACITY_MAX);
+        self.out.shrink_to(WRITE_BUFFER_CAPACITY_MAX);
     }
 }
 

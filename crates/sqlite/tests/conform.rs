@@ -114,7 +114,7 @@ impl Restorable for Sqlite {
         self.set(Some(self.open()));
     }
 
-    async fn lose(&self) {
+    async fn replace_with_empty(&self) {
         self.remove();
         self.set(Some(self.open()));
     }

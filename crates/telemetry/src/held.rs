@@ -31,11 +31,11 @@ const PAGES_MAX: usize = 50;
 /// Maximum number of new records in one log line.
 const NAMED_MAX: usize = 5;
 
-/// Counts until it is dropped.
+/// The background task that counts held records. Dropping it ends the task.
 #[derive(Debug)]
-pub struct HeldCount(JoinHandle<()>);
+pub struct HeldRecordCounter(JoinHandle<()>);
 
-impl HeldCount {
+impl HeldRecordCounter {
     /// Starts counting. Must be called in a runtime.
     pub fn start(semel: Semel, metrics: Arc<Metrics>) -> Self {
         Self(tokio::spawn(async move {
@@ -55,7 +55,7 @@ impl HeldCount {
     }
 }
 
-impl Drop for HeldCount {
+impl Drop for HeldRecordCounter {
     fn drop(&mut self) {
         self.0.abort();
     }

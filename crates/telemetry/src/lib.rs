@@ -12,4 +12,4 @@ pub mod metrics;
 pub use colour::is_colourful;
 pub use duration_fmt::format_duration;
 pub use engine_observer::EngineObserver;
-pub use held::HeldCount;
+pub use held::HeldRecordCounter;

@@ -49,7 +49,7 @@ pub struct Metrics {
     lapsed: AtomicU64,
     swept: AtomicU64,
     unguarded: [AtomicU64; UnguardedReason::ALL.len()],
-    operator_refused: AtomicU64,
+    api_auth_failures: AtomicU64,
     malformed: AtomicU64,
     unmatched_refused: AtomicU64,
     not_retained: AtomicU64,
@@ -266,7 +266,7 @@ impl Metrics {
             lapsed: AtomicU64::new(0),
             swept: AtomicU64::new(0),
             unguarded: Default::default(),
-            operator_refused: AtomicU64::new(0),
+            api_auth_failures: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             unmatched_refused: AtomicU64::new(0),
             not_retained: AtomicU64::new(0),
@@ -391,9 +391,9 @@ impl Metrics {
         self.streams_reset.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request to the operator API with a missing or wrong token.
-    pub fn operator_refused(&self) {
-        self.operator_refused.fetch_add(1, Ordering::Relaxed);
+    /// Counts a request to the API whose token is missing, unknown or of an insufficient role.
+    pub fn api_auth_failed(&self) {
+        self.api_auth_failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All metrics in the Prometheus text format.

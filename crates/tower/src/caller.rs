@@ -5,12 +5,12 @@ mod authorization;
 mod certificate;
 mod client_context;
 mod credential;
-mod failure;
 #[cfg(feature = "jwt")]
 mod jwks;
 #[cfg(feature = "jwt")]
 mod jwt;
 mod network;
+mod refusal;
 mod request_parts;
 mod secret;
 
@@ -27,8 +27,8 @@ use self::{
     all::CallerComponent,
     authorization::AuthorizationCredential,
     credential::{CredentialKind, CredentialLocation},
-    failure::CallerRefusal,
     network::require_network,
+    refusal::CallerRefusal,
     request_parts::{
         bounded, empty, named_caller, not_anonymous, only_cookie, only_line, plain, unstable,
     },

@@ -26,31 +26,38 @@ pin_project! {
     /// allocates nothing there.
     pub struct ResponseFuture<F, B, E> {
         #[pin]
-        kind: FutureState<F, B, E>,
+        state: FutureState<F, B, E>,
         // Boxed because few routes have it.
         cors: Option<Box<ResponseCors>>,
     }
 }
 
 pin_project! {
-    #[project = KindProjection]
+    #[project = FutureStateProjection]
     enum FutureState<F, B, E> {
-        Passed { #[pin] future: F, warn: Option<Arc<LayerConfig>>, enclosed: bool },
-        GuardedFuture { future: GuardedFuture<B, E> },
+        PassedThrough { #[pin] future: F, missing_key_warning: Option<Arc<LayerConfig>>, has_outer_guard: bool },
+        Guarded { future: GuardedFuture<B, E> },
     }
 }
 
 impl<F, B, E> ResponseFuture<F, B, E> {
-    /// `enclosed` is whether an outer layer guards the request.
-    pub(crate) const fn passed(future: F, warn: Option<Arc<LayerConfig>>, enclosed: bool) -> Self {
-        Self { kind: FutureState::Passed { future, warn, enclosed }, cors: None }
+    /// `has_outer_guard` is whether an outer layer guards the request.
+    pub(crate) const fn pass_through(
+        future: F,
+        missing_key_warning: Option<Arc<LayerConfig>>,
+        has_outer_guard: bool,
+    ) -> Self {
+        Self {
+            state: FutureState::PassedThrough { future, missing_key_warning, has_outer_guard },
+            cors: None,
+        }
     }
 
     pub(crate) fn guarded(future: GuardedFuture<B, E>) -> Self {
-        Self { kind: FutureState::GuardedFuture { future }, cors: None }
+        Self { state: FutureState::Guarded { future }, cors: None }
     }
 
-    /// Applies the rule for pages of other origins to the response.
+    /// Adds the CORS headers to the response.
     pub(crate) fn with_cors(self, cors: Option<Box<ResponseCors>>) -> Self {
         Self { cors, ..self }
     }
@@ -64,12 +71,18 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = match this.kind.project() {
-            KindProjection::Passed { future, warn, enclosed } => {
+        let mut response = match this.state.project() {
+            FutureStateProjection::PassedThrough {
+                future,
+                missing_key_warning,
+                has_outer_guard,
+            } => {
                 let response = ready!(future.poll(context));
-                response.map(|response| passed(response, warn.as_deref(), *enclosed))
+                response.map(|response| {
+                    pass_through(response, missing_key_warning.as_deref(), *has_outer_guard)
+                })
             }
-            KindProjection::GuardedFuture { future } => ready!(future.as_mut().poll(context)),
+            FutureStateProjection::Guarded { future } => ready!(future.as_mut().poll(context)),
         };
         if let (Some(cors), Ok(response)) = (this.cors, &mut response) {
             cors.apply(response.headers_mut());
@@ -78,18 +91,18 @@ where
     }
 }
 
-/// The answer to a request that was not guarded here; `warn` if it should have had a key. A
-/// declared outcome is left for an outer layer, if there is one.
-pub(crate) fn passed<B>(
+/// Converts the response to an unguarded request. With `missing_key_warning` it adds the
+/// deprecation headers for a missing key. It keeps `Idempotency-Outcome` only for an outer layer.
+pub(crate) fn pass_through<B>(
     mut response: Response<B>,
-    warn: Option<&LayerConfig>,
-    enclosed: bool,
+    missing_key_warning: Option<&LayerConfig>,
+    has_outer_guard: bool,
 ) -> Response<Body<B>> {
     let headers = response.headers_mut();
-    if !enclosed {
+    if !has_outer_guard {
         headers.remove(IDEMPOTENCY_OUTCOME);
     }
-    if let Some(config) = warn {
+    if let Some(config) = missing_key_warning {
         headers.entry(DEPRECATION).or_insert_with(|| config.since.clone());
         if let Some(docs) = &config.docs {
             headers.append(header::LINK, docs.deprecation.clone());
@@ -100,9 +113,9 @@ pub(crate) fn passed<B>(
 
 impl<F, B, E> fmt::Debug for ResponseFuture<F, B, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.kind {
-            FutureState::Passed { .. } => "ResponseFuture(passed)",
-            FutureState::GuardedFuture { .. } => "ResponseFuture(guarded)",
+        f.write_str(match &self.state {
+            FutureState::PassedThrough { .. } => "ResponseFuture(passed)",
+            FutureState::Guarded { .. } => "ResponseFuture(guarded)",
         })
     }
 }

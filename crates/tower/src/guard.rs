@@ -29,7 +29,7 @@ use crate::{
     capture::{self, CaptureContext, HandlerResponse},
     config::{self, LayerConfig},
     cors,
-    future::passed,
+    future::pass_through,
     grpc, handler_signals,
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED, date_after},
     host,
@@ -93,7 +93,7 @@ impl<S> RequestGuard<S> {
     {
         async move {
             let config = Arc::clone(&self.config);
-            let enclosed = parts.extensions.get::<Lease>().is_some();
+            let has_outer_guard = parts.extensions.get::<Lease>().is_some();
             let memory = ClientContext::memory_of(&parts.extensions).cloned();
             let responder = config.responder(parts.version, &parts.headers);
             let deadline = match config.deadline_of(&parts.headers) {
@@ -140,7 +140,7 @@ impl<S> RequestGuard<S> {
                 Ok(StartedRequest::Unguarded(call)) => {
                     let warn = config.key.requirement() == KeyRequirement::Warn;
                     config.semel.report(&config.scope, EventKind::Keyless);
-                    Ok(passed(call.await?, warn.then_some(&*config), enclosed))
+                    Ok(pass_through(call.await?, warn.then_some(&*config), has_outer_guard))
                 }
             }
         }
@@ -158,7 +158,7 @@ impl<S> RequestGuard<S> {
         ReqB::Error: Into<BoxError>,
     {
         let config = Arc::clone(&self.config);
-        let enclosed = parts.extensions.get::<Lease>().is_some();
+        let has_outer_guard = parts.extensions.get::<Lease>().is_some();
         let responder = config.responder(parts.version, &parts.headers);
         let read = read(&config, &parts, body).await;
         let verified = read.and_then(|buffered| {
@@ -166,7 +166,7 @@ impl<S> RequestGuard<S> {
             Ok(Request::from_parts(parts, Body::buffered(buffered)))
         });
         match verified {
-            Ok(request) => Ok(passed(self.inner.call(request).await?, None, enclosed)),
+            Ok(request) => Ok(pass_through(self.inner.call(request).await?, None, has_outer_guard)),
             Err(refusal) => Ok(config.refuse(responder, &refusal)),
         }
     }

@@ -490,7 +490,7 @@ pub use semel::{INBOX_RETENTION, Lease, Sender};
 pub use service::Idempotency;
 #[cfg(feature = "webhooks")]
 pub use signature::{
-    Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
+    Encoding, HmacAlgorithm, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
 #[cfg(all(feature = "axum", feature = "transactional"))]

@@ -1,6 +1,10 @@
 //! `GET /idempotency/{key}`: shows a caller the state and the answer of its own operation.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use data_encoding::BASE64;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
@@ -14,7 +18,7 @@ use crate::{
     LookupPath,
     body::Body,
     buffered_body::BufferedBody,
-    caller::Identified,
+    caller::{ClientContext, Identified},
     config::{self, LayerConfig},
     memory::{MemoryUse, PeerMemory},
     refusal::RequestRefusal,
@@ -56,14 +60,7 @@ async fn look_up<B>(
         None => (StatusCode::NOT_FOUND, json!({ "state": "absent" })),
         Some(seen) => (StatusCode::OK, describe(seen)?),
     };
-    let document = document.to_string();
-    let reserve = |memory: &PeerMemory| {
-        let reservation = memory.reserve(MemoryUse::Replays, document.len());
-        reservation.ok_or_else(request::out_of_memory)
-    };
-    let reservation = parts.extensions.get::<PeerMemory>().map(reserve).transpose()?;
-    let mut body = BufferedBody::new(document.into(), None);
-    body.hold(reservation);
+    let body = write(&document, ClientContext::memory_of(&parts.extensions))?;
     let mut response = Response::new(Body::buffered(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -73,6 +70,34 @@ async fn look_up<B>(
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     Ok(response)
+}
+
+/// Writes the document, in memory that is reserved before: with its escapes, a text is up to six
+/// times as long as the answer.
+fn write(document: &Value, memory: Option<&PeerMemory>) -> Result<BufferedBody, RequestRefusal> {
+    let mut length = TextLength(0);
+    // Neither counting nor writing to a String can fail.
+    let _ = write!(length, "{document}");
+    let reserve = |memory: &PeerMemory| {
+        let reservation = memory.reserve(MemoryUse::Replays, length.0);
+        reservation.ok_or_else(request::out_of_memory)
+    };
+    let reservation = memory.map(reserve).transpose()?;
+    let mut text = String::with_capacity(length.0);
+    let _ = write!(text, "{document}");
+    let mut body = BufferedBody::new(text.into(), None);
+    body.hold(reservation);
+    Ok(body)
+}
+
+/// Counts the bytes of a text.
+struct TextLength(usize);
+
+impl fmt::Write for TextLength {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = self.0.saturating_add(text.len());
+        Ok(())
+    }
 }
 
 /// The document for a record.

@@ -34,15 +34,16 @@ const FREED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum size of request bodies and answers in memory, in bytes.
 ///
-/// The layer counts a request against the [`PeerMemory`] that it carries as an extension. A
-/// request without one is not counted.
+/// The layer counts a request against the [`PeerMemory`] in its
+/// [`ClientContext`](crate::ClientContext). A request without one is not counted.
 ///
 /// ```
-/// use semel_tower::MemoryBudget;
+/// use semel_tower::{ClientContext, MemoryBudget};
 ///
 /// let budget = MemoryBudget::new(64 << 20);
-/// let peer = budget.peer([127, 0, 0, 1].into());
-/// let request = http::Request::post("/payments").extension(peer).body(())?;
+/// let mut client = ClientContext::default();
+/// client.memory = Some(budget.peer([127, 0, 0, 1].into()));
+/// let request = http::Request::post("/payments").extension(client).body(())?;
 /// assert_eq!(budget.used(), 0);
 /// # let _ = request;
 /// # Ok::<(), http::Error>(())
@@ -59,7 +60,8 @@ struct BudgetState {
     answers_freed: Notify,
 }
 
-/// The share of one peer in a [`MemoryBudget`]: a request extension.
+/// The share of one peer in a [`MemoryBudget`], for
+/// [`ClientContext::memory`](crate::ClientContext::memory).
 #[derive(Clone, Debug)]
 pub struct PeerMemory(Arc<PeerUsage>);
 

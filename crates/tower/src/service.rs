@@ -134,7 +134,7 @@ impl<S> Idempotency<S> {
         }
         let signed = signature.is_some();
         let lease = request.extensions().get::<Lease>();
-        let enclosed = lease.is_some();
+        let has_outer_guard = lease.is_some();
         // The same layer already guards this request: it would wait for itself.
         let guarded = lease.is_some_and(|lease| lease.id().scope == self.config.scope);
         if guarded || !self.config.methods.contains(request.method()) {
@@ -144,13 +144,13 @@ impl<S> Idempotency<S> {
                 return ResponseFuture::guarded(Box::pin(self.guard().pass(parts, body)));
             }
             let future = self.inner.call(request.map(Body::passed));
-            return ResponseFuture::passed(future, None, enclosed || observe);
+            return ResponseFuture::pass_through(future, None, has_outer_guard || observe);
         }
         if observe {
             let (request, tee) = observe::observe_request(&self.config, request);
             let future = self.inner.call(request);
             return match tee {
-                None => ResponseFuture::passed(future, None, true),
+                None => ResponseFuture::pass_through(future, None, true),
                 Some(tee) => {
                     ResponseFuture::guarded(Box::pin(observe::observe_response(future, tee)))
                 }
@@ -168,7 +168,7 @@ impl<S> Idempotency<S> {
                         (requirement == KeyRequirement::Warn).then(|| Arc::clone(&self.config));
                     self.config.semel.report(&self.config.scope, EventKind::Keyless);
                     let future = self.inner.call(request.map(Body::passed));
-                    return ResponseFuture::passed(future, warn, enclosed);
+                    return ResponseFuture::pass_through(future, warn, has_outer_guard);
                 }
             },
             Ok(found) => found,

@@ -21,11 +21,11 @@ use semel::core::{Problem, canonical::Pointer};
 pub use self::{
     hmac::{Encoding, HmacScheme},
     presented::SignatureInvalid,
-    secret::{Algorithm, SignatureError},
+    secret::{HmacAlgorithm, SignatureError},
 };
 use self::{
-    presented::Presented,
-    secret::{MacKey, read_all},
+    presented::PresentedSignatures,
+    secret::{MacKey, parse_keys},
     standard::SignatureHeaders,
 };
 use crate::{KeyRule, header::GITHUB_DELIVERY, refusal::RequestRefusal};
@@ -78,7 +78,7 @@ impl Signature {
     ///
     /// # Errors
     ///
-    /// If there is no secret, or one is not base64, too short or not symmetric.
+    /// If there is no secret, or one is not decode_base64, too short or not symmetric.
     pub fn standard_webhooks<S>(secrets: S) -> Result<Self, SignatureError>
     where
         S: IntoIterator<Item: AsRef<str>>,
@@ -102,8 +102,8 @@ impl Signature {
     where
         S: IntoIterator<Item: AsRef<str>>,
     {
-        let key = |secret: &str| MacKey::new(Algorithm::Sha256, &standard::secret(secret)?);
-        Ok(Self::new(Scheme::Standard(names), read_all(secrets, key)?))
+        let key = |secret: &str| MacKey::new(HmacAlgorithm::Sha256, &standard::secret(secret)?);
+        Ok(Self::new(Scheme::Standard(names), parse_keys(secrets, key)?))
     }
 
     /// Stripe: the header `Stripe-Signature`, secrets as the dashboard shows them (`whsec_…`, all
@@ -116,7 +116,7 @@ impl Signature {
     where
         S: IntoIterator<Item: AsRef<str>>,
     {
-        Ok(Self::new(Scheme::Stripe, read_all(secrets, sha256)?))
+        Ok(Self::new(Scheme::Stripe, parse_keys(secrets, sha256)?))
     }
 
     /// GitHub: the header `X-Hub-Signature-256`.
@@ -131,7 +131,7 @@ impl Signature {
     where
         S: IntoIterator<Item: AsRef<str>>,
     {
-        Ok(Self::new(Scheme::GitHub, read_all(secrets, sha256)?))
+        Ok(Self::new(Scheme::GitHub, parse_keys(secrets, sha256)?))
     }
 
     /// Any other sender that signs with HMAC.
@@ -145,7 +145,7 @@ impl Signature {
     {
         scheme.check()?;
         let key = |secret: &str| MacKey::new(scheme.algorithm, secret.as_bytes());
-        let keys = read_all(secrets, key)?;
+        let keys = parse_keys(secrets, key)?;
         Ok(Self::new(Scheme::Hmac(scheme), keys))
     }
 
@@ -205,7 +205,7 @@ impl Signature {
     /// no signature matches the body and one of the secrets.
     pub fn verify(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureInvalid> {
         let presented = self.presented(headers)?;
-        if self.keys.iter().any(|key| key.signed(&presented, body)) {
+        if self.keys.iter().any(|key| key.verify(&presented, body)) {
             return Ok(());
         }
         Err(SignatureInvalid::new(format!(
@@ -224,7 +224,7 @@ impl Signature {
         self.verify(headers, body).map_err(refuse)
     }
 
-    fn presented(&self, headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
+    fn presented(&self, headers: &HeaderMap) -> Result<PresentedSignatures, SignatureInvalid> {
         let presented = match &self.scheme {
             Scheme::Standard(names) => standard::read(names, headers)?,
             Scheme::Stripe => stripe::read(headers)?,
@@ -237,7 +237,7 @@ impl Signature {
 }
 
 fn sha256(secret: &str) -> Result<MacKey, SignatureError> {
-    MacKey::new(Algorithm::Sha256, secret.as_bytes())
+    MacKey::new(HmacAlgorithm::Sha256, secret.as_bytes())
 }
 
 fn refuse(invalid: SignatureInvalid) -> RequestRefusal {

@@ -1,11 +1,12 @@
-"""Operations that run once, by the service API.
+"""Runs operations once through the service API of Semel.
 
 >>> semel = Semel("http://127.0.0.1:8081", token="…", scope="invoices")   # doctest: +SKIP
 >>> semel.once("invoice-17", lambda: send_invoice(17))                    # doctest: +SKIP
 
 In the operation, raising :class:`Retry` releases the key, :class:`Refused` records a refusal, and any
 other exception means that the outcome is unknown: by default the key is held until an operator
-resolves it. ``on_unknown="rerun"`` runs it again, which is for consumers whose work may be repeated.
+resolves it. With ``on_unknown="rerun"`` the operation runs again; use it for work that may be
+repeated.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .wire import (
     unknown_call,
 )
 
+#: Attempts of one call; replaces ``attempts_max`` of the policy.
 ATTEMPTS_MAX = 30
 
 P = ParamSpec("P")
@@ -44,7 +46,10 @@ R = TypeVar("R")
 
 
 class Claim:
-    """An operation that is to run, renewed in the background until it is ended."""
+    """A granted claim.
+
+    Its lease is renewed in the background until the claim is completed, released or held.
+    """
 
     def __init__(self, client: Connection, granted: Granted, asked_at: float) -> None:
         self._client = client
@@ -56,44 +61,45 @@ class Claim:
         client.renewer.add(self.renewed)
 
     def _renew_first(self) -> None:
-        """The claim waited before it was granted: only the server knows how long its lease is."""
+        """Renews at once: the claim request took long, so the rest of the lease is unknown."""
         granted = self.renewed
         asked_at = since_boot()
         try:
             lease = self._client.renew(granted.claim, max(granted.lease, 1))
         except Exception:
-            # Nothing was begun.
+            # The operation has not started, so this attempt does not count.
             self.release(counted=False)
             raise
         self.renewed = Renewed(granted.claim, lease, asked_at)
 
     @property
     def lost(self) -> bool:
-        """Whether another owner may have the operation by now. What was not begun should not be."""
+        """Whether the claim may have another owner. If so, do not start any further step."""
         return self.renewed.lost
 
     def complete(self, value: Any = None, content_type: str | None = None) -> None:
-        """Records the result; raises :class:`semel.Lost` where the claim has another owner."""
+        """Records the result; raises :class:`semel.Lost` if the claim has another owner."""
         self._end("complete", result_body(self.renewed.claim, value, content_type))
 
     def release(self, *, counted: bool = True, reason: str | None = None) -> None:
-        """It did not happen and may run again."""
+        """Releases the key: the operation did not happen and may run again."""
         body = {"claim": self.renewed.claim, "counted": counted}
         self._end("release", body if reason is None else {**body, "reason": reason})
 
     def hold(self, reason: str | None = None) -> None:
-        """The outcome is unknown; nothing runs until an operator resolves it."""
+        """Holds the key: the outcome is unknown, and an operator has to resolve it."""
         body = {"claim": self.renewed.claim}
         self._end("hold", body if reason is None else {**body, "reason": reason})
 
     def abandon(self, options: Options, error: BaseException) -> None:
-        """The operation ended by an exception that says nothing about its outcome."""
+        """Ends the claim, as ``on_unknown`` says, after an exception that tells no outcome."""
         call = unknown_call(self.renewed.claim, options, error)
         try:
             if call is not None:
                 self._client.call(f"claims/{call[0]}", call[1])
         except Exception:
-            # The exception of the operation counts. The lease ends, with the same result.
+            # The caller gets the exception of the operation, not this one. The lease expires, with
+            # the same effect.
             pass
         finally:
             self._client.renewer.remove(self.renewed)
@@ -106,7 +112,7 @@ class Claim:
 
 
 class Connection:
-    """The calls of the service API, with retries."""
+    """Calls the service API, with retries."""
 
     def __init__(
         self,
@@ -118,8 +124,9 @@ class Connection:
         headers = {"Content-Type": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        # Without a budget, until the deadline: a claim that is given up may have been granted, and
-        # what was done has to be recorded. Meanwhile the caller begins nothing else.
+        # No retry budget: a claim whose reply was lost may have been granted, and a finished
+        # operation must be recorded. Calls are retried until the deadline, at most ATTEMPTS_MAX
+        # times.
         policy = replace(policy, attempts_max=ATTEMPTS_MAX, budget=None)
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1/",
@@ -147,17 +154,17 @@ class Connection:
 
 
 class Run(Generic[R]):
-    """One operation in a ``with`` block."""
+    """Context manager that claims a key and records the result of its block."""
 
     def __init__(self, semel: Semel, key: str, options: Options, payload: Any) -> None:
         self._semel, self._key, self._options, self._payload = semel, key, options, payload
         self.claim: Claim | None = None
-        #: What the block records, or what was recorded before.
+        #: Result to record; after a replay, the recorded result.
         self.result: Any = None
 
     @property
     def replayed(self) -> bool:
-        """Whether the operation was done before: then the block must not do it again."""
+        """Whether the operation was already done; if so, the block must not run it again."""
         return self.claim is None
 
     def __enter__(self) -> Run[R]:
@@ -212,7 +219,11 @@ class Semel:
         fingerprint: str | None = None,
         options: Options | None = None,
     ) -> Claim | Replayed:
-        """Claims a key: what to run, or what was recorded."""
+        """Claims a key.
+
+        Returns a :class:`Claim` if the operation is to run, or the recorded result as
+        :class:`Replayed`.
+        """
         body = claim_body(key, options or self.options, payload, fingerprint)
         asked_at = since_boot()
         answer = claimed(self._connection.call("claims", body))
@@ -235,8 +246,9 @@ class Semel:
         """Runs an operation once.
 
         ``once(key, fn)`` calls ``fn`` unless the key is done, and returns its recorded result.
-        ``with once(key) as run`` does the same with a block. ``@once(lambda order: order.id)`` makes
-        a function whose key comes from its arguments. ``options`` are fields of :class:`Options`.
+        ``with once(key) as run`` claims the key; the block runs in any case and must do nothing if
+        ``run.replayed``. ``@once(lambda order: order.id)`` makes a function whose key comes from
+        its arguments. ``options`` are fields of :class:`Options`.
         """
         chosen = replace(self.options, **options)
         if callable(key):

@@ -1,7 +1,7 @@
 """When a client sends a request again: attempts, backoff with jitter, deadline and retry budget.
 
-A pure rule without clock and I/O, number by number that of ``core::retry`` in Rust:
-``clients/vectors.json`` is generated there, and the tests of this package pass it.
+Pure functions without clock and I/O, equivalent to ``core::retry`` in Rust. The tests check them
+against ``clients/vectors.json``, which the Rust code generates.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ GiveUpReason = Literal["attempts", "deadline", "budget", "refused"]
 
 @dataclass(frozen=True)
 class ResponseSignals:
-    """Status and headers of a response, as far as the rules of retries look at them."""
+    """The status and those headers of a response that decide about retries."""
 
     status: int
     x_should_retry: bool | None = None
     stripe_should_retry: bool | None = None
-    #: ``retry-after-ms``, or else ``Retry-After``, in seconds from now on.
+    #: ``retry-after-ms``, or else ``Retry-After``, in seconds from now.
     retry_after: float | None = None
     aws_retry_after: float | None = None
     grpc_status: int | None = None
@@ -102,7 +102,8 @@ class Backoff:
     base: float
     throttled_base: float
     max: float
-    #: Full jitter; otherwise half the delay to the whole, but never below the base.
+    #: Full jitter: from zero to the delay. Otherwise: from half the delay to the delay, at least
+    #: the base.
     full_jitter: bool = True
 
     def bound(self, retries: int, throttled: bool) -> float:
@@ -117,7 +118,10 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Tokens:
-    """AWS's bucket: a retry pays, and the success of the call returns what its last retry paid."""
+    """The retry token bucket of AWS.
+
+    A retry withdraws tokens, and a successful call returns those of its last retry.
+    """
 
     max: int
     retry: int
@@ -127,14 +131,17 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Throttle:
-    """gRPC's throttle, in thousandths of a token: a retry needs more than half of them."""
+    """The retry throttle of gRPC, in thousandths of a token.
+
+    Retries are allowed while more than half of the tokens are left.
+    """
 
     max_milli: int
     refill_milli: int
 
 
-#: ``"window"``: over 10 seconds a tenth of the first attempts, and as many more as bring a client
-#: that sends less than one request a second up to one a second. ``None``: no bound.
+#: ``"window"``: in 10 seconds, one retry per ten first attempts, plus 10 minus the number of first
+#: attempts if that is positive. ``None``: no bound.
 BudgetRule = Literal["window"] | Tokens | Throttle | None
 
 
@@ -167,7 +174,7 @@ class RetryBudget:
             self._tokens = max(self._tokens - 1000, 0)
 
     def withdraw(self, now: float, throttled: bool) -> int | None:
-        """Takes a retry out of the budget: what it paid, or ``None`` if it is used up."""
+        """Withdraws the cost of one retry and returns it; ``None`` if the budget is exhausted."""
         rule = self._rule
         if rule is None:
             return 0
@@ -199,10 +206,11 @@ class RetryBudget:
 
 @dataclass
 class RetryState:
-    """What is remembered of a logical call between its attempts."""
+    """State of one call between its attempts."""
 
-    #: Attempts so far, without those that only waited.
+    #: Attempts so far; attempts answered by "in progress" do not count.
     attempts: int = 1
+    #: Exponent of the backoff; a push-back of the server resets it.
     retries: int = 0
     paid: int | None = None
 
@@ -241,7 +249,7 @@ class RetryPolicy:
         elapsed: float,
         random: float,
     ) -> Decision:
-        """What to do after an attempt that ended like this."""
+        """Decides what to do after an attempt with this outcome."""
         meaning = self._meaning(outcome)
         if meaning in ("success", "refusal"):
             if meaning == "success":

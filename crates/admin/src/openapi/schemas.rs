@@ -192,7 +192,7 @@ fn operators() -> Value {
             "key": text("The key"), "state": text("The state it was seen in"), "fence": fence(),
             "why": note(), "who": note(),
         })),
-        "Note": object(&[], json!({ "why": note(), "who": note() })),
+        "AuditNote": object(&[], json!({ "why": note(), "who": note() })),
         "Reload": object(&[], json!({
             "why": note(), "who": note(), "accept_identity_change": { "type": "boolean" },
         })),
@@ -202,18 +202,19 @@ fn operators() -> Value {
 fn views() -> Value {
     let whole = || json!({ "type": "integer", "minimum": 0 });
     let flag = || json!({ "type": "boolean" });
-    let record = object(&[LINE_MEMBERS, &["on_unknown"]].concat(), record_properties());
+    let record = object(&[SUMMARY_MEMBERS, &["on_unknown"]].concat(), record_properties());
     let all = record_properties();
-    let of_line = LINE_MEMBERS.iter().chain(LINE_OPTIONS);
-    let of_line = of_line.filter_map(|name| Some(((*name).to_owned(), all.get(name)?.clone())));
-    let line = object(LINE_MEMBERS, Value::Object(of_line.collect()));
+    let of_summary = SUMMARY_MEMBERS.iter().chain(SUMMARY_OPTIONS);
+    let of_summary =
+        of_summary.filter_map(|name| Some(((*name).to_owned(), all.get(name)?.clone())));
+    let summary = object(SUMMARY_MEMBERS, Value::Object(of_summary.collect()));
     json!({
         "Records": object(&["records", "examined"], json!({
-            "records": { "type": "array", "items": reference("Line") },
+            "records": { "type": "array", "items": reference("RecordSummary") },
             "next": text("Where the next page begins; absent after the last"),
             "examined": whole(),
         })),
-        "Line": line,
+        "RecordSummary": summary,
         "Record": record,
         "Answer": object(&["kind", "body_bytes"], json!({
             "kind": { "enum": ["response", "not_retained", "failed", "damaged"] },
@@ -222,28 +223,28 @@ fn views() -> Value {
             "body_base64": text("The body, if it is not"),
             "trailers": fields(), "withheld": text("Why headers and body are not shown"),
         })),
-        "Done": object(&["result"], json!({
+        "ActionResult": object(&["result"], json!({
             "result": outcome("applied"), "detail": text("What changed"),
         })),
-        "Many": object(&["processed", "applied", "stale"], json!({
+        "ResolveManyResult": object(&["processed", "applied", "stale"], json!({
             "processed": whole(), "applied": whole(),
-            "stale": { "type": "array", "items": reference("RecordName") },
+            "stale": { "type": "array", "items": reference("RecordId") },
         })),
-        "RecordName": object(&["scope", "caller", "key"], json!({
+        "RecordId": object(&["scope", "caller", "key"], json!({
             "scope": text("The scope"), "caller": text("Empty for the anonymous caller"),
             "key": text("The key"),
         })),
         "Swept": object(&["deleted", "more"], json!({ "deleted": whole(), "more": flag() })),
-        "Description": { "type": "object", "required": ["openapi", "paths"] },
+        "OpenApiDocument": { "type": "object", "required": ["openapi", "paths"] },
     })
 }
 
 /// The members that every record of a listing has.
-const LINE_MEMBERS: &[&str] =
+const SUMMARY_MEMBERS: &[&str] =
     &["scope", "caller", "key", "state", "fence", "attempt", "age_ms", "claimed_at", "lapsed"];
 
 /// Those that only some have.
-const LINE_OPTIONS: &[&str] =
+const SUMMARY_OPTIONS: &[&str] =
     &["ended_ago_ms", "ended_at", "about", "node", "reason", "reason_label"];
 
 fn fields() -> Value {

@@ -179,7 +179,7 @@ impl ApiClient {
             return self.not_an_api(status.as_str()).into();
         };
         match problem.slug() {
-            "record-absent" => CommandError::Absent,
+            "record-not-found" => CommandError::Absent,
             "record-stale" => CommandError::Stale(problem.detail),
             "operator-token-missing" => {
                 let sent = if self.token.is_some() { "is not the server's" } else { "is not set" };

@@ -10,8 +10,8 @@ use super::{
     target::{IncludeAnswer, TargetArgs},
 };
 use semel_admin::{
-    moment,
     responses::{AnswerView, RecordView},
+    time_or_age,
 };
 use semel_telemetry::{escape, format_duration};
 
@@ -107,14 +107,14 @@ fn span(millis: u64) -> String {
 /// A time and how long ago it was.
 fn when(at: &str, age_ms: u64) -> String {
     let age = format!("{} ago", span(age_ms));
-    moment::to_second(at).map_or_else(|| age.clone(), |at| format!("{at}, {age}"))
+    time_or_age::to_second(at).map_or_else(|| age.clone(), |at| format!("{at}, {age}"))
 }
 
 /// How long a record may be held, and when that ends.
 fn hold(record: &RecordView, hold_for_ms: u64) -> String {
     let longest = Duration::from_millis(hold_for_ms);
     let held_at = record.line.ended_at.as_deref().filter(|_| record.line.state == "held");
-    let end = held_at.and_then(|at| moment::to_second(&moment::after(at, longest)?));
+    let end = held_at.and_then(|at| time_or_age::to_second(&time_or_age::after(at, longest)?));
     let fails = end.map(|end| format!(": fails at {end} unless resolved before"));
     format!("{}{}", span(hold_for_ms), fails.unwrap_or_default())
 }

@@ -11,9 +11,9 @@ use super::{
 };
 use semel_admin::{
     filter::{ReasonFilter, RecordFilter},
-    moment::Moment,
     requests::RecordTarget,
-    responses::{LineView, RecordView},
+    responses::{RecordSummaryView, RecordView},
+    time_or_age::TimeOrAge,
 };
 
 /// Maximum number of records of one key.
@@ -61,11 +61,11 @@ pub(super) struct FilterArgs {
     #[arg(long, value_parser = ReasonFilter::parse)]
     reason: Option<ReasonFilter>,
     /// Only records claimed at this time or later: 2026-11-18T14:03:22Z, or an age such as 2h
-    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
-    since: Option<Moment>,
+    #[arg(long, value_name = "TIME", value_parser = TimeOrAge::parse)]
+    since: Option<TimeOrAge>,
     /// Only records claimed at this time or earlier: 2026-11-18T14:03:22Z, or an age such as 2h
-    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
-    until: Option<Moment>,
+    #[arg(long, value_name = "TIME", value_parser = TimeOrAge::parse)]
+    until: Option<TimeOrAge>,
 }
 
 impl FilterArgs {
@@ -113,7 +113,7 @@ impl KeyArgs {
         }
     }
 
-    async fn lines(&self, target: &Target) -> Result<Vec<LineView>, CommandError> {
+    async fn lines(&self, target: &Target) -> Result<Vec<RecordSummaryView>, CommandError> {
         if let (Some(scope), Some(caller)) = (&self.scope, &self.caller) {
             let (scope, caller, key) = (scope.as_str(), caller.as_str(), self.key.as_str());
             let record = target.record(scope, caller, key, IncludeAnswer::No).await?;
@@ -146,7 +146,7 @@ impl KeyArgs {
 
 /// A record as it was seen, for an act on it.
 pub(super) fn target(record: &RecordView) -> RecordTarget {
-    let LineView { scope, caller, key, state, fence, .. } = record.line.clone();
+    let RecordSummaryView { scope, caller, key, state, fence, .. } = record.line.clone();
     RecordTarget { scope, caller, key, state, fence }
 }
 

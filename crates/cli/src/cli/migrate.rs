@@ -88,8 +88,8 @@ async fn audited<T: AuditResult>(
     let who = target::user(&args.operator.clone().name());
     let (to, why) = (Some(url.to_string()), args.why.clone());
     let act = OperatorAction { who, act, record: None, to, answer: None, why };
-    let audit = AuditLog::at(semel_config::audit_beside(url));
-    audit.around(act, doing).await?
+    let audit = AuditLog::at(semel_config::default_audit_path(url));
+    audit.run_logged(act, doing).await?
 }
 
 fn print(output: Output, view: &impl Serialize, words: &str) -> anyhow::Result<()> {

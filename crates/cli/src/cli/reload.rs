@@ -8,7 +8,7 @@ use super::{
     output::Output,
     target::Operator,
 };
-use semel_admin::{requests::ReloadRequest, responses::DoneView};
+use semel_admin::{requests::ReloadRequest, responses::ActionResultView};
 use semel_telemetry::escape;
 
 /// Arguments of `semel reload`.
@@ -42,7 +42,7 @@ async fn reload(args: Args) -> Result<ExitCode, CommandError> {
         who: args.operator.name(),
         accept_identity_change: args.accept_identity_change,
     };
-    let done: DoneView = client.post("/v1/reload", &request).await?;
+    let done: ActionResultView = client.post("/v1/reload", &request).await?;
     if output.json {
         output.json(&done)?;
     } else {

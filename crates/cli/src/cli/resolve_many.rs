@@ -14,9 +14,9 @@ use super::{
 };
 use semel_admin::{
     filter::RecordFilter,
-    moment,
     requests::{AnswerInput, AuditNote, ResolveManyRequest, ResolvedState, SeenRecord},
-    responses::{LineView, ManyView},
+    responses::{RecordSummaryView, ResolveManyView},
+    time_or_age,
 };
 use semel_telemetry::escape;
 
@@ -52,7 +52,7 @@ struct Preview<'a> {
     /// Number of records that the store examined.
     examined: u64,
     groups: Vec<PreviewGroup>,
-    examples: &'a [LineView],
+    examples: &'a [RecordSummaryView],
 }
 
 /// Records of one scope with one reason.
@@ -71,7 +71,7 @@ struct PreviewGroup {
 struct ResolveSummary {
     matched: usize,
     #[serde(flatten)]
-    done: ManyView,
+    done: ResolveManyView,
 }
 
 pub(super) async fn run(
@@ -118,7 +118,7 @@ pub(super) async fn run(
 
 /// The records that a filter matches.
 struct FilteredRecords {
-    records: Vec<LineView>,
+    records: Vec<RecordSummaryView>,
     more: bool,
     examined: u64,
 }
@@ -155,7 +155,7 @@ impl FilteredRecords {
 }
 
 /// The records by scope and reason, the largest group first.
-fn groups(records: &[LineView]) -> Vec<PreviewGroup> {
+fn groups(records: &[RecordSummaryView]) -> Vec<PreviewGroup> {
     let mut groups: BTreeMap<(&str, &str), PreviewGroup> = BTreeMap::new();
     for line in records {
         let (scope, reason) = (line.scope.as_str(), reason(line));
@@ -178,7 +178,7 @@ fn groups(records: &[LineView]) -> Vec<PreviewGroup> {
 
 /// The value of `--reason` that finds the records of this group: the whole text if it has few
 /// variants, or the label if the text contains a number of bytes, a duration or free text.
-fn reason(line: &LineView) -> &str {
+fn reason(line: &RecordSummaryView) -> &str {
     match (line.reason_label.as_deref(), line.reason.as_deref()) {
         (Some("answered" | "grpc-status" | "declared") | None, Some(text)) => text,
         (Some(label), _) => label,
@@ -220,7 +220,7 @@ impl Preview<'_> {
 
 impl PreviewGroup {
     fn cells(&self) -> [String; 5] {
-        let time = |text: &str| moment::to_second(text).unwrap_or_default();
+        let time = |text: &str| time_or_age::to_second(text).unwrap_or_default();
         [
             table::number(count(self.count)),
             escape::line(&self.scope),
@@ -261,8 +261,8 @@ fn confirmation_prompt(matched: usize, outcome: &ResolveOutcome) -> String {
     format!("{number} records become {to}; {effect}.")
 }
 
-fn seen_record(line: LineView) -> SeenRecord {
-    let LineView { scope, caller, key, fence, .. } = line;
+fn seen_record(line: RecordSummaryView) -> SeenRecord {
+    let RecordSummaryView { scope, caller, key, fence, .. } = line;
     SeenRecord { scope, caller, key, fence }
 }
 
@@ -280,7 +280,7 @@ fn print_summary(
         output.json(summary)?;
         return Ok(code);
     }
-    let ManyView { applied, stale, .. } = &summary.done;
+    let ResolveManyView { applied, stale, .. } = &summary.done;
     output.line(&format!("done: {} records became {}", table::number(*applied), to.as_str()))?;
     if !stale.is_empty() {
         let number = table::number(count(stale.len()));
@@ -299,7 +299,7 @@ fn print_summary(
 
 /// Adds the progress to a failure in the middle of a command.
 fn interrupted(summary: &ResolveSummary, failure: CommandError) -> CommandError {
-    let ManyView { processed, applied, stale } = &summary.done;
+    let ResolveManyView { processed, applied, stale } = &summary.done;
     let left = summary.matched.saturating_sub(*processed);
     let progress = format!(
         "{} records were resolved, {} had changed, {} are left; run the command again to resolve \

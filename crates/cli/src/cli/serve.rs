@@ -63,7 +63,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error),
         };
         print_banner(&server, &guarded, upstream.as_deref(), tls);
-        server.wait(&mut signals).await;
+        server.run_until_stop(&mut signals).await;
         Ok(server.drain(&mut signals).await)
     })
 }

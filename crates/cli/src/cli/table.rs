@@ -1,7 +1,7 @@
 //! Records in aligned columns that fit the terminal.
 
 use super::output::{Output, Style};
-use semel_admin::{moment, responses::LineView};
+use semel_admin::{responses::RecordSummaryView, time_or_age};
 use semel_telemetry::{escape, format_duration};
 
 /// A column of the table.
@@ -45,7 +45,7 @@ pub(super) struct Widths([usize; COLUMNS.len()]);
 
 impl Widths {
     /// As wide as these lines and the head need, or as the screen allows.
-    pub(super) fn of(lines: &[LineView], output: Output) -> Self {
+    pub(super) fn of(lines: &[RecordSummaryView], output: Output) -> Self {
         let mut widths = COLUMNS.map(|column| column.head.len());
         for line in lines {
             for (width, cell) in widths.iter_mut().zip(&cells(line)) {
@@ -63,7 +63,7 @@ impl Widths {
         output.paint(Style::Faint, &self.row(&heads, None))
     }
 
-    pub(super) fn line(self, line: &LineView, output: Output) -> String {
+    pub(super) fn line(self, line: &RecordSummaryView, output: Output) -> String {
         self.row(&cells(line), Some(output))
     }
 
@@ -92,7 +92,7 @@ impl Widths {
 }
 
 /// A whole table, each line with its end.
-pub(super) fn records(lines: &[LineView], output: Output) -> String {
+pub(super) fn records(lines: &[RecordSummaryView], output: Output) -> String {
     let widths = Widths::of(lines, output);
     let rows = lines.iter().map(|line| widths.line(line, output));
     std::iter::once(widths.head(output)).chain(rows).map(|row| row + "\n").collect()
@@ -137,7 +137,7 @@ fn cut(text: &str, width: usize) -> String {
     start.chain(['…']).chain(text.chars().skip(length.saturating_sub(tail))).collect()
 }
 
-fn cells(line: &LineView) -> Cells {
+fn cells(line: &RecordSummaryView) -> Cells {
     let reason = line.reason.as_deref();
     let reason = reason.unwrap_or(if line.lapsed { "lease expired" } else { "" });
     [
@@ -146,7 +146,7 @@ fn cells(line: &LineView) -> Cells {
         escape::line(&line.scope),
         caller(&line.caller),
         format_duration(line.age()),
-        moment::compact(&line.claimed_at).unwrap_or_default(),
+        time_or_age::compact(&line.claimed_at).unwrap_or_default(),
         escape::line(&line.node),
         escape::line(reason),
         escape::line(&line.about),
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn line(more: Value) -> LineView {
+    fn line(more: Value) -> RecordSummaryView {
         let mut line = json!({
             "scope": "payments", "caller": "", "key": "a-long-key", "state": "held",
             "fence": 1_763_474_602_123_456_u64, "attempt": 1, "age_ms": 192_000,
@@ -190,7 +190,7 @@ mod tests {
         serde_json::from_value(line).unwrap()
     }
 
-    fn lines() -> [LineView; 2] {
+    fn lines() -> [RecordSummaryView; 2] {
         let more = json!({
             "caller": "Zoë\n", "key": "b", "state": "in_flight", "age_ms": 120, "lapsed": true,
             "reason": null, "about": "",

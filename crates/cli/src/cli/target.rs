@@ -18,7 +18,9 @@ use semel_admin::{
     audit::AuditLog,
     filter::{self, RecordFilter},
     requests::{self, AuditNote, DeleteRequest, MANY_MAX, ResolveManyRequest, ResolveRequest},
-    responses::{AnswerVisibility, DoneView, ListView, ManyView, RecordView, SweepView},
+    responses::{
+        ActionResultView, AnswerVisibility, RecordPageView, RecordView, ResolveManyView, SweepView,
+    },
 };
 use semel_telemetry::escape;
 
@@ -80,7 +82,8 @@ impl TargetArgs {
         }
         let url = semel_config::store_url(&self.store, &super::config::env);
         let url = url.map_err(|wrong| anyhow!("--store: {wrong}"))?;
-        let (store, audit) = (store::open_existing(&url).await?, semel_config::audit_beside(&url));
+        let (store, audit) =
+            (store::open_existing(&url).await?, semel_config::default_audit_path(&url));
         let audit = AuditLog::at(audit);
         Ok(Target::Store { store, audit })
     }
@@ -106,7 +109,7 @@ impl Target {
         filter: &RecordFilter,
         after: Option<&str>,
         limit: u32,
-    ) -> Result<ListView, CommandError> {
+    ) -> Result<RecordPageView, CommandError> {
         match self {
             Self::Store { store, .. } => {
                 let after = after.map(str::parse).transpose();
@@ -148,7 +151,10 @@ impl Target {
     }
 
     /// Resolves a held record.
-    pub(super) async fn resolve(&self, request: ResolveRequest) -> Result<DoneView, CommandError> {
+    pub(super) async fn resolve(
+        &self,
+        request: ResolveRequest,
+    ) -> Result<ActionResultView, CommandError> {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&request.who);
@@ -167,13 +173,13 @@ impl Target {
         &self,
         mut request: ResolveManyRequest,
         mut progress: impl FnMut(usize),
-    ) -> Result<ManyView, (ManyView, CommandError)> {
-        let (records, mut all) = (mem::take(&mut request.records), ManyView::default());
+    ) -> Result<ResolveManyView, (ResolveManyView, CommandError)> {
+        let (records, mut all) = (mem::take(&mut request.records), ResolveManyView::default());
         while let Some(rest) = records.get(all.processed..).filter(|rest| !rest.is_empty()) {
             let some = rest.iter().take(MANY_MAX).cloned().collect();
             let some = ResolveManyRequest { records: some, ..request.clone() };
             match self.resolve_some(some, all.processed, &mut progress).await {
-                Ok(done) if done.processed > 0 => all.add(done),
+                Ok(done) if done.processed > 0 => all.merge(done),
                 Ok(_) => return Err((all, anyhow!("the server resolved nothing").into())),
                 Err(failure) => return Err((all, failure)),
             }
@@ -188,7 +194,7 @@ impl Target {
         request: ResolveManyRequest,
         before: usize,
         progress: &mut impl FnMut(usize),
-    ) -> Result<ManyView, CommandError> {
+    ) -> Result<ResolveManyView, CommandError> {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&request.who);
@@ -207,7 +213,10 @@ impl Target {
     }
 
     /// Deletes a record.
-    pub(super) async fn delete(&self, request: DeleteRequest) -> Result<DoneView, CommandError> {
+    pub(super) async fn delete(
+        &self,
+        request: DeleteRequest,
+    ) -> Result<ActionResultView, CommandError> {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&request.who);

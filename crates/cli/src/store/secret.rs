@@ -192,8 +192,8 @@ impl SecretCheck {
         )
     }
 
-    /// Notes that the store is used with this secret.
-    pub(super) fn note(&self) -> anyhow::Result<()> {
+    /// Saves that the store is used with this secret.
+    pub(super) fn save(&self) -> anyhow::Result<()> {
         read_or_keep(&self.path, &self.print)?;
         // Another process may have been faster.
         if self.compare()? == KnownSecret::Former {
@@ -306,10 +306,10 @@ mod tests {
     use super::*;
 
     /// As a start does that goes on.
-    fn noted(key: &CallerKey) -> anyhow::Result<()> {
+    fn save(key: &CallerKey) -> anyhow::Result<()> {
         let check = key.check.as_ref().unwrap();
         check.compare()?;
-        check.note()
+        check.save()
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
         let start = |text: &str, former: Option<&FormerKey>| {
             let (source, value) = (SecretSource::Env("S".into()), CallerSecret(text.to_owned()));
             let key = caller_key(&source, &store, Some(&value), true, false, former)?;
-            noted(&key)
+            save(&key)
         };
         let (one, two) = ("the first secret, long", "the second secret, long");
         start(one, None).unwrap();
@@ -394,7 +394,7 @@ mod tests {
         let store = StoreUrl::Sqlite(path.clone());
         let start_with = |source: &SecretSource, value: Option<&str>, has_records| {
             let value = value.map(|value| CallerSecret(value.to_owned()));
-            noted(&caller_key(source, &store, value.as_ref(), true, has_records, None)?)
+            save(&caller_key(source, &store, value.as_ref(), true, has_records, None)?)
         };
         let start = |source: &SecretSource, value| start_with(source, value, true);
         let (beside_store, env) = (SecretSource::BesideStore, SecretSource::Env("S".into()));

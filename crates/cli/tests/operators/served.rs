@@ -142,7 +142,7 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     assert!(refused.assert_exit(1).stderr.contains("is not the server's"), "{refused:?}");
     wait_until("the refusal is in the log", || {
         let log = server.gateway.log();
-        log.contains("the token is missing, wrong or of another role")
+        log.contains("token missing, unknown or of an insufficient role")
             && log.contains("/v1/resolve")
     });
     // Nothing was changed.

@@ -1,4 +1,4 @@
-//! The retrying client against real servers and processes.
+//! The retry rules against `clients/vectors.json`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 mod vectors;

@@ -319,7 +319,7 @@ fn an_upstream_is_changed_or_replaced_and_equal_ones_are_one() {
         prefix: "/base".into(),
         protocol: Protocol::Http2,
         ca: Some("conf/ca.pem".into()),
-        own_host: true,
+        sends_upstream_host: true,
         connect_timeout: Duration::from_secs(1),
         timeout: Duration::from_secs(2),
         pool_idle: Duration::ZERO,

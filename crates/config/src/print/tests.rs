@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::{
     Overrides,
-    raw::{ApiTable, File, GatewayTable, LimitsTable, RouteTable, ScopeTable, TokenTable},
+    raw::{ApiTable, ConfigFile, GatewayTable, LimitsTable, RouteTable, ScopeTable, TokenTable},
     rules::UpstreamTable,
     settings::{DefaultValue, SettingsTable},
 };
@@ -60,7 +60,7 @@ fn every_setting_is_printed() {
         }
     };
     let section = |name: &str| table[name].as_table().unwrap();
-    let mut top = names::<File>();
+    let mut top = names::<ConfigFile>();
     top.retain(|name| !["secret_file", "secret_before_file"].contains(name));
     has(&table, top, "the file");
     has(section("gateway"), names::<GatewayTable>(), "[gateway]");

@@ -1,11 +1,12 @@
-//! Builds the policy of a route: times, and which responses are kept, forgotten or released.
+//! Builds the policy of a route: its durations and limits, and for which statuses a response is
+//! recorded, or its key forgotten or released.
 
 use semel::core::{
     FORGET_DEFAULT, Keep, OnUnknown, Policy, RELEASE_DEFAULT, StatusList, StatusSet,
 };
 use semel_tower::INBOX_RETENTION;
 
-use super::Layers;
+use super::RouteBuilder;
 use crate::{
     raw::RouteTable,
     read::{Located, TomlField},
@@ -13,10 +14,10 @@ use crate::{
     values::{StatusItem, Statuses},
 };
 
-/// Where a status in a list comes from. If two lists contain it, the list with the higher level
-/// keeps it.
+/// Where a status in a list was configured, in order of precedence: if two lists contain it, the
+/// later source wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ListLevel {
+enum StatusSource {
     /// The word "default".
     BuiltIn,
     Defaults,
@@ -32,7 +33,7 @@ struct NamedStatusList {
 #[derive(Clone)]
 struct ListedStatus {
     code: u16,
-    level: ListLevel,
+    source: StatusSource,
     origin: ValueOrigin,
 }
 
@@ -41,8 +42,8 @@ impl NamedStatusList {
         StatusSet::new(self.statuses.iter().map(|listed| listed.code))
     }
 
-    fn level_of(&self, code: u16) -> Option<ListLevel> {
-        self.statuses.iter().filter(|listed| listed.code == code).map(|listed| listed.level).max()
+    fn source_of(&self, code: u16) -> Option<StatusSource> {
+        self.statuses.iter().filter(|listed| listed.code == code).map(|listed| listed.source).max()
     }
 
     fn remove(&mut self, code: u16) {
@@ -50,7 +51,7 @@ impl NamedStatusList {
     }
 }
 
-impl<'l> Layers<'l, '_, '_> {
+impl<'l> RouteBuilder<'l, '_, '_> {
     pub(super) fn policy(&mut self) -> Policy {
         let mut policy = Policy::default();
         if self.is_signed() {
@@ -58,27 +59,27 @@ impl<'l> Layers<'l, '_, '_> {
             // Senders deliver at least once, so a webhook receiver must tolerate duplicates.
             policy.on_unknown = OnUnknown::Rerun;
         }
-        self.times(&mut policy);
-        if let Some(at) = self.nearest(|table| &table.on_unknown) {
+        self.set_durations(&mut policy);
+        if let Some(at) = self.signature_dependent(|table| &table.on_unknown) {
             policy.on_unknown = at.value;
         }
-        if let Some(at) = self.pick(|table| &table.on_store_down) {
+        if let Some(at) = self.setting(|table| &table.on_store_down) {
             policy.on_store_down = at.value;
         }
-        if let Some(at) = self.pick(|table| &table.request_max) {
+        if let Some(at) = self.setting(|table| &table.request_max) {
             policy.request_bytes_max = at.value.0;
         }
-        if let Some(at) = self.pick(|table| &table.response_max) {
+        if let Some(at) = self.setting(|table| &table.response_max) {
             policy.response_bytes_max = at.value.0;
         }
         self.hold_for(&mut policy);
-        self.answers(&mut policy);
+        self.set_status_lists(&mut policy);
         policy
     }
 
-    fn times(&mut self, policy: &mut Policy) {
-        let retention = self.nearest(|table| &table.retention);
-        let lease = self.pick(|table| &table.lease);
+    fn set_durations(&mut self, policy: &mut Policy) {
+        let retention = self.signature_dependent(|table| &table.retention);
+        let lease = self.setting(|table| &table.lease);
         if let Some(Located { value, .. }) = lease {
             policy.lease = value.0;
         }
@@ -86,18 +87,18 @@ impl<'l> Layers<'l, '_, '_> {
             policy.retention = value.0;
         }
         let origin = retention.map(|at| &at.origin).or_else(|| lease.map(|at| &at.origin));
-        let known = !self.field(|table| &table.retention).is_bad()
+        let are_valid = !self.field(|table| &table.retention).is_bad()
             && !self.field(|table| &table.lease).is_bad();
         if policy.retention < policy.lease
-            && known
+            && are_valid
             && let Some(origin) = origin
         {
-            self.note(origin, "the retention is shorter than the lease");
+            self.add_error(origin, "the retention is shorter than the lease");
         }
-        if let Some(wait) = self.pick(|table| &table.wait) {
+        if let Some(wait) = self.setting(|table| &table.wait) {
             policy.wait = wait.value.0;
         }
-        if let Some(time) = self.pick(|table| &table.store_timeout) {
+        if let Some(time) = self.setting(|table| &table.store_timeout) {
             policy.store_timeout = time.value.0;
         }
     }
@@ -105,27 +106,29 @@ impl<'l> Layers<'l, '_, '_> {
     /// Sets `hold_for`. On a route that does not hold records it is an error, unless it is
     /// inherited.
     fn hold_for(&mut self, policy: &mut Policy) {
-        let Some(time) = self.pick(|table| &table.hold_for) else { return };
+        let Some(time) = self.setting(|table| &table.hold_for) else { return };
         if policy.on_unknown == OnUnknown::Hold {
             policy.hold_for = Some(time.value.0);
         } else if !self.own.value.hold_for.is_absent() {
-            self.note(&time.origin, "a route holds records only with on_unknown = \"hold\"");
+            let message = "`hold_for` needs on_unknown = \"hold\": with another value the route holds \
+                           no records";
+            self.add_error(&time.origin, message);
         }
     }
 
-    /// Sets `keep`, `forget` and `release`.
-    fn answers(&mut self, policy: &mut Policy) {
-        policy.keep = match self.nearest(|table| &table.keep) {
+    /// Sets the lists of statuses `keep`, `forget` and `release`.
+    fn set_status_lists(&mut self, policy: &mut Policy) {
+        policy.keep = match self.signature_dependent(|table| &table.keep) {
             Some(keep) => keep.value.clone(),
             None if self.is_signed() => Keep::Success,
             None => Policy::default().keep,
         };
-        let kept = self.kept();
-        let forgotten = self.list("forget", &FORGET_DEFAULT, |table| &table.forget);
-        let released = self.list("release", &RELEASE_DEFAULT, |table| &table.release);
+        let kept = self.keep_list();
+        let forgotten = self.status_list("forget", &FORGET_DEFAULT, |table| &table.forget);
+        let released = self.status_list("release", &RELEASE_DEFAULT, |table| &table.release);
         let mut lists: Vec<NamedStatusList> =
             [kept, forgotten, released].into_iter().flatten().collect();
-        self.settle(&mut lists);
+        self.remove_duplicates(&mut lists);
         for list in lists {
             match list.name {
                 "keep" => policy.keep = Keep::Statuses(list.codes()),
@@ -135,22 +138,22 @@ impl<'l> Layers<'l, '_, '_> {
         }
     }
 
-    /// Resolves statuses that are in two lists: the list with the higher level keeps them. Two
-    /// lists of the same level are an error.
-    fn settle(&mut self, lists: &mut [NamedStatusList]) {
+    /// Removes each status that is in two lists from the list with the lower precedence. Two lists
+    /// of the same source are an error.
+    fn remove_duplicates(&mut self, lists: &mut [NamedStatusList]) {
         for later in 1..lists.len() {
             let (before, after) = lists.split_at_mut(later);
             let Some(other) = after.first_mut() else { return };
             for list in before {
-                for ListedStatus { code, level, origin } in other.statuses.clone() {
-                    let Some(first) = list.level_of(code) else { continue };
-                    if first == level {
+                for ListedStatus { code, source, origin } in other.statuses.clone() {
+                    let Some(first) = list.source_of(code) else { continue };
+                    if first == source {
                         let name = list.name;
                         let message =
                             format!("{code} is also in `{name}`; keep it in one list only");
-                        self.note(&origin, message);
+                        self.add_error(&origin, message);
                     }
-                    if first < level {
+                    if first < source {
                         list.remove(code);
                     } else {
                         other.remove(code);
@@ -160,21 +163,21 @@ impl<'l> Layers<'l, '_, '_> {
         }
     }
 
-    fn list(
+    fn status_list(
         &self,
         name: &'static str,
         default: &[u16],
         setting: impl Fn(&'l RouteTable) -> &'l TomlField<Statuses>,
     ) -> Option<NamedStatusList> {
-        let written = self.level(&setting);
-        let Statuses::List(items) = &self.pick(setting)?.value else { return None };
+        let written = self.source(&setting);
+        let Statuses::List(items) = &self.setting(setting)?.value else { return None };
         let mut statuses = Vec::new();
         for Located { value, origin } in items {
-            let put = |code: u16, level| ListedStatus { code, level, origin: origin.clone() };
+            let put = |code: u16, source| ListedStatus { code, source, origin: origin.clone() };
             match value {
                 StatusItem::Status(code) => statuses.push(put(*code, written)),
                 StatusItem::Default => {
-                    statuses.extend(default.iter().map(|code| put(*code, ListLevel::BuiltIn)));
+                    statuses.extend(default.iter().map(|code| put(*code, StatusSource::BuiltIn)));
                 }
             }
         }
@@ -182,17 +185,22 @@ impl<'l> Layers<'l, '_, '_> {
     }
 
     /// The statuses that `keep` lists, if it is a list.
-    fn kept(&self) -> Option<NamedStatusList> {
-        let Located { value: Keep::Statuses(codes), origin } = self.nearest(|table| &table.keep)?
+    fn keep_list(&self) -> Option<NamedStatusList> {
+        let Located { value: Keep::Statuses(codes), origin } =
+            self.signature_dependent(|table| &table.keep)?
         else {
             return None;
         };
-        let level = self.level(|table| &table.keep);
-        let put = |code| ListedStatus { code, level, origin: origin.clone() };
+        let source = self.source(|table| &table.keep);
+        let put = |code| ListedStatus { code, source, origin: origin.clone() };
         Some(NamedStatusList { name: "keep", statuses: codes.iter().map(put).collect() })
     }
 
-    fn level<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l TomlField<T>) -> ListLevel {
-        if setting(&self.own.value).is_absent() { ListLevel::Defaults } else { ListLevel::Route }
+    fn source<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l TomlField<T>) -> StatusSource {
+        if setting(&self.own.value).is_absent() {
+            StatusSource::Defaults
+        } else {
+            StatusSource::Route
+        }
     }
 }

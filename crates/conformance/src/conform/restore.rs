@@ -42,7 +42,7 @@ impl RestorableHarness {
     async fn lose(&self, handle: Handle) -> Handle {
         drop(handle);
         self.fixture.advance(TICK).await;
-        self.fixture.lose().await;
+        self.fixture.replace_with_empty().await;
         self.open()
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that wait for another execution, in another process or in their own.
+//! Waiters (the owner is in another process) and joiners (the owner is in this process).
 
 use semel_core::{
     Action, ExecutionResult, Fenced, Finish, Flow, Problem, Reply, State, StateView, StoreTime,
@@ -7,16 +7,16 @@ use semel_core::{
 
 use super::*;
 
-/// The step at the next tick.
-fn wake(flow: &mut Flow) -> (ProcessTime, Action) {
+/// Advances to the next tick, and returns its time and the action.
+fn advance_to_next_tick(flow: &mut Flow) -> (ProcessTime, Action) {
     let next_tick = flow.next_tick().expect("it waits for something");
     (next_tick, flow.on_tick(next_tick))
 }
 
-/// What a waiter makes of what it sees.
-fn sees(state: StateView) -> Action {
+/// The action of a waiter that reads a record in this state.
+fn action_on_record(state: StateView) -> Action {
     let mut flow = waiting();
-    let (now, step) = wake(&mut flow);
+    let (now, step) = advance_to_next_tick(&mut flow);
     assert_eq!(step, Action::Look);
     let step = flow.on_seen(Some(&snapshot(state)), now);
     assert!(flow.is_done());
@@ -24,38 +24,38 @@ fn sees(state: StateView) -> Action {
 }
 
 #[test]
-fn a_waiter_looks_until_it_can_replay() {
+fn a_waiter_polls_until_the_record_is_completed() {
     let mut flow = waiting();
     for _ in 0..3 {
-        let (now, step) = wake(&mut flow);
+        let (now, step) = advance_to_next_tick(&mut flow);
         assert_eq!(step, Action::Look);
         let running = snapshot(StateView::InFlight { lease_left: LEASE });
         assert_eq!(flow.on_seen(Some(&running), now), Action::Sleep);
     }
-    let (now, step) = wake(&mut flow);
+    let (now, step) = advance_to_next_tick(&mut flow);
     assert_eq!(step, Action::Look);
     assert_eq!(flow.on_seen(Some(&completed()), now), Action::Reply(Reply::Replayed(answer())));
     assert!(flow.is_done());
 }
 
 #[test]
-fn a_waiter_looks_less_and_less_often_but_four_times_a_second() {
+fn the_poll_interval_of_a_waiter_doubles_up_to_250_ms() {
     let mut flow = waiting();
-    let (mut before, mut pauses) = (at(0), Vec::new());
+    let (mut before, mut intervals) = (at(0), Vec::new());
     for _ in 0..8 {
-        let (now, _) = wake(&mut flow);
-        pauses.push(now.since(before).as_millis());
+        let (now, _) = advance_to_next_tick(&mut flow);
+        intervals.push(now.since(before).as_millis());
         before = now;
         assert_eq!(flow.on_look_failed(now), Action::Sleep);
     }
-    assert_eq!(pauses, [10, 20, 40, 80, 160, 250, 250, 250]);
+    assert_eq!(intervals, [10, 20, 40, 80, 160, 250, 250, 250]);
 }
 
 #[test]
-fn a_waiter_waits_no_longer_than_the_route_says() {
+fn a_waiter_gets_in_progress_after_the_wait_timeout() {
     let mut flow = waiting();
     let (last, step) = loop {
-        let (now, step) = wake(&mut flow);
+        let (now, step) = advance_to_next_tick(&mut flow);
         if step != Action::Look {
             break (now, step);
         }
@@ -66,31 +66,31 @@ fn a_waiter_waits_no_longer_than_the_route_says() {
 }
 
 #[test]
-fn a_waiter_never_becomes_an_executor() {
+fn a_waiter_never_becomes_an_owner() {
     let released = StateView::Released { expires_in: LEASE };
-    assert_eq!(sees(released), problem(Problem::InProgress));
+    assert_eq!(action_on_record(released), problem(Problem::InProgress));
     let lapsed = StateView::InFlight { lease_left: Duration::ZERO };
-    assert_eq!(sees(lapsed), problem(Problem::InProgress));
+    assert_eq!(action_on_record(lapsed), problem(Problem::InProgress));
     let mut flow = waiting();
-    let (now, _) = wake(&mut flow);
+    let (now, _) = advance_to_next_tick(&mut flow);
     assert_eq!(flow.on_seen(None, now), problem(Problem::InProgress));
 }
 
 #[test]
-fn a_waiter_that_sees_the_record_held_gets_an_error() {
-    assert_eq!(sees(StateView::Held), problem(Problem::OutcomeUnknown));
+fn a_waiter_of_a_held_record_gets_outcome_unknown() {
+    assert_eq!(action_on_record(StateView::Held), problem(Problem::OutcomeUnknown));
 }
 
 #[test]
-fn a_waiter_whose_key_went_to_another_request_gets_an_error() {
+fn a_waiter_whose_record_has_another_fingerprint_gets_key_reused() {
     let mut flow = waiting();
-    let (now, _) = wake(&mut flow);
+    let (now, _) = advance_to_next_tick(&mut flow);
     let other = other(completed());
     assert_eq!(flow.on_seen(Some(&other), now), problem(Problem::KeyReused));
 }
 
 #[test]
-fn a_notified_waiter_looks_early() {
+fn a_notified_waiter_reads_the_record_at_once() {
     let mut flow = waiting();
     assert_eq!(flow.on_tick(at(1)), Action::Look);
 }
@@ -104,9 +104,10 @@ fn a_waiter_does_not_get_a_failure_that_is_not_recorded() {
     };
     let lapsed = begun.after(LEASE).after(Duration::from_millis(1));
 
-    // Nothing has been written yet, so the owner's answer may still win. A waiter is not answered.
+    // The failure is not recorded yet, so the late answer of the owner may still be recorded. The
+    // waiter gets `in-progress`.
     let mut flow = waiting();
-    let (now, _) = wake(&mut flow);
+    let (now, _) = advance_to_next_tick(&mut flow);
     let seen = rules::view(Some(&record), lapsed);
     assert_eq!(flow.on_seen(seen.as_ref(), now), problem(Problem::InProgress));
     let late = Finish::complete(answer());
@@ -118,16 +119,16 @@ fn a_waiter_does_not_get_a_failure_that_is_not_recorded() {
         rules::Change::Put(after) if after.state == State::Completed(answer())
     ));
 
-    // Once it is written, it is the answer.
+    // Once the failure is recorded, every repeat gets it.
     let rules::Change::Put(reaped) = rules::reap(&record, lapsed) else { panic!("not reaped") };
     let mut flow = waiting();
-    let (now, _) = wake(&mut flow);
+    let (now, _) = advance_to_next_tick(&mut flow);
     let step = flow.on_seen(rules::view(Some(&reaped), lapsed).as_ref(), now);
     assert_eq!(step, Action::Reply(Reply::Replayed(Answer::failed())));
 }
 
-/// A problem, for the owner and for a joiner.
-fn same(problem: Problem) -> (Reply, Reply) {
+/// The same problem as the reply of the owner and of a joiner.
+fn problem_for_both(problem: Problem) -> (Reply, Reply) {
     (Reply::Problem(problem), Reply::Problem(problem))
 }
 
@@ -135,7 +136,8 @@ fn same(problem: Problem) -> (Reply, Reply) {
 fn a_joiner_on_a_fail_route_gets_the_failure_that_its_owner_gets_once_it_is_durable() {
     let mut owner = running(OnUnknown::Fail);
     let broken = ExecutionResult::Broken(Reason::Panicked);
-    assert!(matches!(owner.on_ended(broken, at(5)), Action::Record(..)), "durable first");
+    let step = owner.on_ended(broken, at(5));
+    assert!(matches!(step, Action::Record(..)), "the failure is recorded before the reply");
     let Action::Reply(reply) = owner.on_recorded(Fenced::Applied, at(6)) else {
         panic!("no reply")
     };
@@ -145,9 +147,9 @@ fn a_joiner_on_a_fail_route_gets_the_failure_that_its_owner_gets_once_it_is_dura
 }
 
 #[test]
-fn a_waiter_whose_record_was_forgotten_gets_a_retry_error() {
+fn a_waiter_of_a_forgotten_record_gets_in_progress() {
     let mut flow = waiting();
-    let (now, _) = wake(&mut flow);
+    let (now, _) = advance_to_next_tick(&mut flow);
     let mut forgotten = snapshot(StateView::Released { expires_in: LEASE });
     forgotten.fingerprint = None;
     assert_eq!(flow.on_seen(Some(&forgotten), now), problem(Problem::InProgress));
@@ -158,9 +160,9 @@ fn a_joiner_gets_what_the_owner_gets() {
     for (owners, joiners) in [
         (Reply::Ran(answer()), Reply::Joined(answer())),
         (Reply::Replayed(answer()), Reply::Replayed(answer())),
-        same(Problem::UpstreamTimeout),
-        same(Problem::UpstreamUnreachable),
-        same(Problem::OutcomeUnrecorded),
+        problem_for_both(Problem::UpstreamTimeout),
+        problem_for_both(Problem::UpstreamUnreachable),
+        problem_for_both(Problem::OutcomeUnrecorded),
     ] {
         let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(1), at(0));
         assert_eq!(step, Action::Sleep);
@@ -179,7 +181,7 @@ fn a_joiner_with_another_fingerprint_gets_an_error_at_once() {
 }
 
 #[test]
-fn a_joiner_waits_no_longer_than_the_route_says() {
+fn a_joiner_gets_in_progress_after_the_wait_timeout() {
     let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
     assert_eq!(flow.on_tick(at(9_999)), Action::Sleep);
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
@@ -193,11 +195,11 @@ fn a_joiner_of_a_waiter_waits_for_the_owner() {
     assert!(!flow.is_waiting());
     assert_eq!(flow.on_elsewhere(at(4_000)), Action::Sleep);
     assert!(flow.is_waiting());
-    let (now, step) = wake(&mut flow);
+    let (now, step) = advance_to_next_tick(&mut flow);
     assert_eq!(step, Action::Look);
     assert_eq!(flow.on_seen(Some(&completed()), now), Action::Reply(Reply::Replayed(answer())));
 
-    // Its time runs since it came.
+    // Its wait timeout counts from its own start.
     let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
     let _ = flow.on_elsewhere(at(4_000));
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
@@ -205,7 +207,7 @@ fn a_joiner_of_a_waiter_waits_for_the_owner() {
 }
 
 #[test]
-fn a_waiter_whose_record_is_watched_never_looks_itself() {
+fn a_waiter_whose_driver_watches_the_record_never_reads_it_itself() {
     let (mut flow, _) = Flow::begin(plan(&policy()).watched(), at(0));
     assert_eq!(flow.on_claimed(in_flight(), at(0)), Action::Sleep);
     assert_eq!(flow.next_tick(), Some(at(10_000)));

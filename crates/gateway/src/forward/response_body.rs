@@ -15,7 +15,7 @@ use semel_http1::lazy_timer::SharedLazyTimer;
 use semel_tower::Body;
 use tokio::time::Instant;
 
-use crate::body::{BodyReadError, NextFrame, RequestBody, poll_stream};
+use crate::body::{BodyReadError, NextFrame, RequestBody, poll_h2_frame};
 use crate::error::TimedOut;
 use crate::upstream::h2_connection::StreamPermit;
 use crate::upstream::pool::PooledConnection;
@@ -45,7 +45,7 @@ impl IdleTimeout {
             let max = idle_timeout.max;
             let deadline = *idle_timeout.deadline.get_or_insert_with(|| Instant::now() + max);
             ready!(idle_timeout.timer.poll(deadline, context));
-            return Poll::Ready(Some(Err(BodyReadError::Slow(TimedOut::new(max)))));
+            return Poll::Ready(Some(Err(BodyReadError::TimedOut(TimedOut::new(max)))));
         };
         idle_timeout.deadline = None;
         Poll::Ready(next)
@@ -88,7 +88,7 @@ impl UpstreamBody {
                 Poll::Ready(frame.map(|frame| frame.map_err(BodyReadError::Http1)))
             }
             Self::Http2(body, stream) => {
-                let next = ready!(poll_stream(body, context));
+                let next = ready!(poll_h2_frame(body, context));
                 // The body is not polled again after trailers.
                 if !matches!(&next, Some(Ok(frame)) if frame.is_data()) || body.is_end_stream() {
                     *stream = None;

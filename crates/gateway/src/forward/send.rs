@@ -196,7 +196,7 @@ fn next_connection(
 /// The `Host` sent to the upstream.
 fn upstream_host(upstream: &Upstream, forward_context: &ForwardContext) -> Option<HeaderValue> {
     let own = || headers::host_value(&upstream.authority);
-    if upstream.own_host { own() } else { forward_context.host.clone().or_else(own) }
+    if upstream.sends_upstream_host { own() } else { forward_context.host.clone().or_else(own) }
 }
 
 /// Counts the bytes sent on an HTTP/2 connection since a request.

@@ -86,7 +86,7 @@ impl ConnectionAcceptor {
         let Some(worker) = self.workers.iter().min_by_key(|worker| worker.connections()) else {
             return;
         };
-        let count = WorkerCountGuard::new(worker.counter());
+        let count = WorkerCountGuard::new(worker.connection_counter());
         let tls = self.tls.as_ref().map(|certificate| certificate.acceptor());
         worker.send(Accepted { stream, address, tls, permit, count });
     }

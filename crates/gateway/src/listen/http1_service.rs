@@ -28,7 +28,7 @@ impl<'a> ClientRequests<'a> {
 
 impl Http1Service for ClientRequests<'_> {
     type Body = GatewayBody;
-    type InProgress = ActiveRequest;
+    type ActiveRequest = ActiveRequest;
 
     fn limits(&self) -> ConnectionLimits {
         let limits = &self.worker.limits;

@@ -25,8 +25,9 @@ use crate::shutdown::ShutdownPhase;
 /// Interval at which idle upstream connections are pruned.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Period of a timer that is always registered. Without one, each timer that a request sets may be
-/// the earliest, and tokio wakes itself through the kernel for it.
+/// Period of a timer that is always registered. Without it, each timer of a request could become
+/// the earliest one, and tokio would wake its I/O driver with a system call. It also refreshes the
+/// `Date` header.
 const TIMER_TICK: Duration = Duration::from_millis(20);
 
 /// Sends connections to a worker.
@@ -41,7 +42,7 @@ impl WorkerHandle {
         self.connections.load(Ordering::Relaxed)
     }
 
-    pub(crate) const fn counter(&self) -> &Arc<AtomicUsize> {
+    pub(crate) const fn connection_counter(&self) -> &Arc<AtomicUsize> {
         &self.connections
     }
 
@@ -52,8 +53,8 @@ impl WorkerHandle {
     }
 }
 
-/// Poll the global queue every 4 tasks, so that commit notifications from the writer thread are not
-/// delayed by busy connections.
+/// Poll the global queue every 4 tasks, so that commit notifications from the thread of the store
+/// are not delayed by busy connections.
 const GLOBAL_QUEUE_INTERVAL: u32 = 4;
 
 /// Starts a worker thread.
@@ -75,7 +76,7 @@ pub(crate) fn start(
 }
 
 async fn run(worker: Arc<WorkerState>, mut receiver: mpsc::UnboundedReceiver<Accepted>) {
-    tokio::spawn(tick(Arc::clone(&worker)));
+    tokio::spawn(refresh_date(Arc::clone(&worker)));
     tokio::spawn(prune(Arc::clone(&worker)));
     let mut shutdown = worker.shutdown.clone();
     loop {
@@ -95,7 +96,7 @@ async fn run(worker: Arc<WorkerState>, mut receiver: mpsc::UnboundedReceiver<Acc
     }
 }
 
-async fn tick(worker: Arc<WorkerState>) {
+async fn refresh_date(worker: Arc<WorkerState>) {
     let mut tick = interval(TIMER_TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {

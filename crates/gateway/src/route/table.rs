@@ -133,7 +133,7 @@ impl RouteTable {
                     if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
-                    if route.upstream.own_host {
+                    if route.upstream.sends_upstream_host {
                         layer = layer.ignore_host();
                     }
                     if trust {

@@ -1,7 +1,8 @@
 //! The loop of one HTTP/1.1 client connection.
 //!
-//! It reads a request, writes the response, and reads the next request. Meanwhile only the request
-//! body is read, by its owner, and a disconnect of the client cancels the request.
+//! It reads a request, writes the response, and reads the next request. While a request is in
+//! progress, only the holder of its body reads from the connection; if the client disconnects, the
+//! response future is dropped.
 
 use std::{
     future::{Future, poll_fn},
@@ -28,38 +29,42 @@ use crate::server::parse::{HeadLimits, RequestHead};
 use crate::server::upgrade::{PendingUpgrade, UpgradedConnection};
 use crate::server::{encode, parse};
 use crate::write::MessageWriter;
-use crate::{BadRequest, BoxError, Http1Error, OUT_CAPACITY_MAX};
+use crate::{BadRequest, BoxError, Http1Error, WRITE_BUFFER_CAPACITY_MAX};
 
-/// Lingering close: how long a client may be silent, or keep its side open, after the last
-/// response. Closed at once, the connection could lose that response: bytes that a client sends to
-/// a closed connection reset it.
-const LINGER: Duration = Duration::from_secs(2);
+/// Idle timeout of a lingering close (RFC 9112, section 9.6): how long the server reads on after
+/// the last response. Without it, bytes that the client still sends would cause a TCP reset, and
+/// the client could lose the response.
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum duration of a lingering close, if the client keeps sending.
 const LINGER_MAX: Duration = Duration::from_secs(15);
 
+/// Timeout for closing the write side of a connection without a pending response.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Timeout during shutdown for a head that is partly received.
 const SHUTDOWN_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
-const TOO_SLOW: BadRequest =
+const HEAD_TIMED_OUT: BadRequest =
     (StatusCode::REQUEST_TIMEOUT, "The request head was not received in time.");
 
-/// Serves the requests of one connection, and says what becomes of the connection.
+/// Responds to the requests of one connection, and provides its limits and shutdown state.
 pub trait Http1Service: Send + Sync {
     /// The body of a response.
     type Body: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin;
 
-    /// Held while a request is in progress.
-    type InProgress: Send;
+    /// Guard that lives as long as the request.
+    type ActiveRequest: Send;
 
     /// The limits of the connection.
     fn limits(&self) -> ConnectionLimits;
 
-    /// The first bytes of a request have arrived on an idle connection.
+    /// Called when the first bytes of a request arrive on an idle connection.
     fn on_input(&self);
 
-    /// Begins a request; `None` if the connection may not begin one.
-    fn begin(&self) -> Option<Self::InProgress>;
+    /// Registers a request; `None` if the connection was evicted or its client has too many busy
+    /// connections.
+    fn begin(&self) -> Option<Self::ActiveRequest>;
 
     /// The response to a request that has begun.
     fn respond(
@@ -67,7 +72,8 @@ pub trait Http1Service: Send + Sync {
         request: Request<IncomingBody>,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// The response to a request that may not begin; `None` if the connection is to be dropped.
+    /// The response to a request for which `begin` returned `None`; `None` to drop the connection
+    /// without a response.
     fn refuse_to_begin(&self, head: &request::Parts) -> Option<Response<Self::Body>>;
 
     /// The response to an invalid request.
@@ -89,7 +95,7 @@ pub struct ConnectionLimits {
     pub headers: usize,
     /// Timeout of a request head, and idle timeout of the connection.
     pub header_timeout: Duration,
-    /// How long the rest of a request body may make no progress after an early response.
+    /// Idle timeout for the rest of a request body after an early response.
     pub body_timeout: Duration,
 }
 
@@ -101,8 +107,8 @@ pub async fn serve(
     poll_closing: impl FnMut(&mut Context<'_>) -> Poll<()> + Send,
 ) {
     let conn = ServerConn::new(io, service.limits().headers);
-    let (out, timer) = (Vec::new(), LazyTimer::default());
-    ConnectionLoop { conn: conn.clone(), out, timer, service, poll_closing }.serve().await;
+    let (write_buffer, timer) = (Vec::new(), LazyTimer::default());
+    ConnectionLoop { conn: conn.clone(), write_buffer, timer, service, poll_closing }.serve().await;
     // A request body that still exists must not keep the connection open.
     drop(conn.take_io());
 }
@@ -110,8 +116,7 @@ pub async fn serve(
 /// The loop of one client connection.
 struct ConnectionLoop<S, C> {
     conn: ServerConn,
-    /// Write buffer.
-    out: Vec<u8>,
+    write_buffer: Vec<u8>,
     /// Timer for input from the client.
     timer: LazyTimer,
     service: S,
@@ -122,7 +127,8 @@ struct ConnectionLoop<S, C> {
 enum NextRequest {
     Head(Box<RequestHead>),
     Refused(BadRequest),
-    /// The connection has ended.
+    /// No further request: the client closed the connection, a read failed, or an idle connection
+    /// is to be closed.
     End,
 }
 
@@ -130,7 +136,7 @@ enum NextRequest {
 #[derive(Debug)]
 enum NextAction {
     KeepAlive,
-    /// Close it: it was idle.
+    /// Close it: no response is pending.
     Close,
     /// Close it after the client has had the time to read the response.
     Linger,
@@ -147,14 +153,14 @@ where
         loop {
             let action = match self.next().await {
                 NextRequest::Head(head) => self.respond(head).await,
-                NextRequest::Refused(wrong) => self.refuse(wrong).await,
+                NextRequest::Refused(bad_request) => self.refuse(bad_request).await,
                 NextRequest::End => NextAction::Close,
             };
             match action {
                 NextAction::KeepAlive => self.conn.lock().input.shrink(),
                 NextAction::Close => {
-                    // The client cannot be notified of an error.
-                    let _ = timeout(LINGER, self.conn.shutdown()).await;
+                    // An error is ignored: the connection is closed in any case.
+                    let _ = timeout(CLOSE_TIMEOUT, self.conn.shutdown()).await;
                     return;
                 }
                 NextAction::Linger => return self.linger().await,
@@ -168,16 +174,16 @@ where
         let limits = self.service.limits();
         let head_limits = HeadLimits { bytes: limits.header_bytes, fields: limits.headers };
         let mut deadline = Instant::now() + limits.header_timeout;
-        // Length of the input that is known to hold no complete head.
-        let mut seen = 0;
+        // Number of buffered bytes already searched for the end of a head.
+        let mut scanned_bytes = 0;
         let (mut has_begun, mut is_shutting_down) = (false, false);
         let Self { conn, timer, service, poll_closing, .. } = self;
         poll_fn(|context| {
             let mut state = conn.lock();
             loop {
-                skip_lines(&mut state.input);
+                skip_empty_lines(&mut state.input);
                 // Parse again if a new line arrived or the head is too long.
-                let new = state.input.get(seen..).unwrap_or_default();
+                let new = state.input.get(scanned_bytes..).unwrap_or_default();
                 if memchr(b'\n', new).is_some() || state.input.len() >= head_limits.bytes {
                     match parse::take_head(&mut state.input, head_limits) {
                         Ok(Some(head)) => {
@@ -186,23 +192,23 @@ where
                             return Poll::Ready(NextRequest::Head(Box::new(head)));
                         }
                         Ok(None) => {}
-                        Err(wrong) => return Poll::Ready(NextRequest::Refused(wrong)),
+                        Err(bad_request) => return Poll::Ready(NextRequest::Refused(bad_request)),
                     }
                 }
-                seen = state.input.len();
+                scanned_bytes = state.input.len();
                 if let Poll::Ready(read) = state.poll_fill_head(head_limits.bytes, context) {
                     if matches!(read, Ok(0) | Err(_)) {
                         return Poll::Ready(NextRequest::End);
                     }
                     continue;
                 }
-                if seen > 0 && !has_begun {
+                if scanned_bytes > 0 && !has_begun {
                     // The connection was idle until now.
                     (deadline, has_begun) = (Instant::now() + limits.header_timeout, true);
                     service.on_input();
                 }
                 if poll_closing(context).is_ready() {
-                    if seen == 0 {
+                    if scanned_bytes == 0 {
                         return Poll::Ready(NextRequest::End);
                     }
                     if !is_shutting_down {
@@ -211,10 +217,10 @@ where
                     }
                 }
                 ready!(timer.poll(deadline, context));
-                return Poll::Ready(if seen == 0 {
+                return Poll::Ready(if scanned_bytes == 0 {
                     NextRequest::End
                 } else {
-                    NextRequest::Refused(TOO_SLOW)
+                    NextRequest::Refused(HEAD_TIMED_OUT)
                 });
             }
         })
@@ -282,27 +288,28 @@ where
         })
         .await;
         params.keep_alive &= can_keep_alive;
-        self.out.extend_from_slice(pending_continue);
+        self.write_buffer.extend_from_slice(pending_continue);
         let size = if body.is_end_stream() { SizeHint::with_exact(0) } else { body.size_hint() };
         let date = self.service.date();
-        let framing = encode::write_head(&mut self.out, &parts, &size, &params, date.as_ref());
+        let framing =
+            encode::write_head(&mut self.write_buffer, &parts, &size, &params, date.as_ref());
         drop(date);
         let mut writer = MessageWriter::new(body, framing.framing);
-        let mut out = mem::take(&mut self.out);
+        let mut write_buffer = mem::take(&mut self.write_buffer);
         let mut conn = self.conn.clone();
-        let written = poll_fn(|context| writer.poll(&mut out, &mut conn, context));
+        let written = poll_fn(|context| writer.poll(&mut write_buffer, &mut conn, context));
         let written = until_disconnect(&self.conn, written).await;
         if let Some(Err(Http1Error::Body(_))) = written {
             // The client gets the data received before the error. It detects the truncation by the
             // closed connection, except over HTTP/1.0, where that may also be the end of the body.
-            for piece in writer.unwritten(&out) {
+            for piece in writer.unwritten(&write_buffer) {
                 let _ = conn.write_all(piece).await;
             }
             let _ = conn.flush().await;
         }
-        out.clear();
-        out.shrink_to(OUT_CAPACITY_MAX);
-        self.out = out;
+        write_buffer.clear();
+        write_buffer.shrink_to(WRITE_BUFFER_CAPACITY_MAX);
+        self.write_buffer = write_buffer;
         match (written, pending_upgrade) {
             (None | Some(Err(_)), _) => return NextAction::Drop,
             (Some(Ok(())), Some(pending_upgrade))
@@ -334,10 +341,10 @@ where
                 }
                 let frames = state.frames_read();
                 drop(state);
-                let (deadline, seen) =
+                let (deadline, frames_at_start) =
                     *current_wait.get_or_insert_with(|| (Instant::now() + body_timeout, frames));
                 ready!(timer.poll(deadline, context));
-                if frames == seen {
+                if frames == frames_at_start {
                     return Poll::Ready(false);
                 }
                 current_wait = None;
@@ -348,7 +355,8 @@ where
 
     /// Closes the connection after the client has had the time to read the response.
     async fn linger(mut self) {
-        // Input is discarded from now on, so the current body must fail instead of having a gap.
+        // Input is discarded from now on, so a request body that is still being read must fail;
+        // otherwise it would miss bytes.
         self.conn.abandon_body();
         let lingering = async {
             self.conn.shutdown().await?;
@@ -359,10 +367,10 @@ where
                     state.poll_fill(context)
                 })
             };
-            while timeout(LINGER, read()).await?? > 0 {}
+            while timeout(LINGER_IDLE_TIMEOUT, read()).await?? > 0 {}
             io::Result::Ok(())
         };
-        // The client cannot be notified of an error.
+        // An error is ignored: the connection is closed in any case.
         let _ = timeout(LINGER_MAX, lingering).await;
     }
 }
@@ -380,7 +388,7 @@ async fn until_disconnect<T>(conn: &ServerConn, future: impl Future<Output = T>)
 }
 
 /// Skips empty lines before a request (RFC 9112, section 2.2).
-fn skip_lines(input: &mut BytesMut) {
+fn skip_empty_lines(input: &mut BytesMut) {
     while input.starts_with(b"\r\n") {
         input.advance(2);
     }

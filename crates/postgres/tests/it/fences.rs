@@ -1,4 +1,5 @@
-//! Fences are unique and increasing, also after the database has lost claims (law 11).
+//! Fences are unique and increase, even after the database lost claims (law 11 of the `Store`
+//! trait).
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -9,6 +10,10 @@ use crate::{
     fixture::{Access, Pg},
     harness::{answer, claim, granted, rival},
 };
+
+/// How far a fence may be ahead of the clock: it is rounded up to a multiple of 32 µs, and less than
+/// 32 are added.
+const CLOCK_LEAD_MAX_MICROS: u64 = 64;
 
 /// The wall clock of the database in microseconds.
 async fn clock(db: &Pg) -> u64 {
@@ -51,9 +56,9 @@ async fn the_fence_of_a_lost_claim_is_not_issued_again() {
         let (store, schema) = (db.store(), &db.schema);
         set_sequence(&db, 1).await;
         let lost = claim("lost");
-        let zombie = granted(&store, &lost).await.fence;
+        let lost_fence = granted(&store, &lost).await.fence;
         let others = claim_many(&store, "other", 50).await;
-        let highest = others.iter().copied().chain([zombie]).max().unwrap();
+        let highest = others.iter().copied().chain([lost_fence]).max().unwrap();
         db.admin.batch_execute(&format!("TRUNCATE {schema}.kit_records")).await.unwrap();
         set_sequence(&db, 1).await;
         let owner = rival(&lost);
@@ -62,7 +67,7 @@ async fn the_fence_of_a_lost_claim_is_not_issued_again() {
         let lowest = claim_many(&store, "other", 50).await.into_iter().min().unwrap();
         assert!(lowest > highest, "{access:?}: {lowest:?} after {highest:?}");
         let late = store
-            .finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late")))
+            .finish(&lost.id, lost.claimant(lost_fence), &Finish::complete(answer("late")))
             .await
             .unwrap();
         assert_eq!(late, Fenced::Lost, "{access:?}");
@@ -78,15 +83,18 @@ async fn the_fence_of_a_lost_claim_is_not_issued_again() {
 async fn fences_are_unique_and_at_least_the_wall_clock() {
     let db = Pg::new(Access::Owner).await;
     let before = clock(&db).await;
-    let (here, there) = (db.store(), db.another().await);
-    let (first, second) =
-        tokio::join!(claim_many(&here, "here", 2000), claim_many(&there, "there", 2000));
+    let (first_store, second_store) = (db.store(), db.another().await);
+    let (first_fences, second_fences) = tokio::join!(
+        claim_many(&first_store, "first", 2000),
+        claim_many(&second_store, "second", 2000)
+    );
     let after = clock(&db).await;
-    let all: HashSet<u64> = first.iter().chain(&second).map(|fence| fence.get()).collect();
+    let all: HashSet<u64> =
+        first_fences.iter().chain(&second_fences).map(|fence| fence.get()).collect();
     assert_eq!(all.len(), 4000, "two claims share a fence");
     let (lowest, highest) = (*all.iter().min().unwrap(), *all.iter().max().unwrap());
     assert!(lowest >= before, "{lowest} is before {before}");
-    assert!(highest <= after + 64, "{highest} is after {after}");
+    assert!(highest <= after + CLOCK_LEAD_MAX_MICROS, "{highest} is after {after}");
 }
 
 /// After the clock has stepped back, the sequence is ahead of it.
@@ -103,15 +111,18 @@ async fn fences_rise_after_the_clock_steps_back() {
     assert!(fences.iter().all(|fence| *fence > first && fence.get() < ahead + hour));
     assert_eq!(fences.iter().collect::<HashSet<_>>().len(), 500);
     store.reap(10).await.unwrap();
-    assert!(last_issued(&db).await >= fences.iter().max().unwrap().get(), "it was lowered");
+    assert!(
+        last_issued(&db).await >= fences.iter().max().unwrap().get(),
+        "the sequence was lowered"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn maintenance_raises_the_sequence_to_the_clock() {
     for access in [Access::Granted, Access::Pooled] {
         let db = Pg::new(access).await;
-        let made = last_issued(&db).await;
-        assert!(made > 1_700_000_000_000_000, "{access:?}: a new store begins at {made}");
+        let initial = last_issued(&db).await;
+        assert!(initial > 1_700_000_000_000_000, "{access:?}: a new store begins at {initial}");
         set_sequence(&db, 1).await;
         let before = clock(&db).await;
         db.store().reap(10).await.unwrap();

@@ -40,19 +40,19 @@ pub(crate) async fn connect(url: &str) -> Client {
     client
 }
 
-pub(crate) fn pooler() -> &'static PgBouncer {
+pub(crate) fn shared_pgbouncer() -> &'static PgBouncer {
     static SHARED: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(servers::postgres()));
     &SHARED
 }
 
 /// A name that is unique in this process.
-pub(crate) fn fresh(kind: &str) -> String {
+pub(crate) fn unique_name(prefix: &str) -> String {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    format!("{kind}_{}", MADE.fetch_add(1, Ordering::Relaxed))
+    format!("{prefix}_{}", MADE.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The values that [`Pg::fill`] inserts.
-pub(crate) struct Rows<'a> {
+/// SQL expressions for the columns of the records that [`Pg::fill`] inserts.
+pub(crate) struct RowExpressions<'a> {
     pub(crate) key: &'a str,
     pub(crate) retention: u32,
     pub(crate) claimed_at: &'a str,
@@ -60,7 +60,7 @@ pub(crate) struct Rows<'a> {
     pub(crate) state: &'a str,
 }
 
-impl Default for Rows<'_> {
+impl Default for RowExpressions<'_> {
     fn default() -> Self {
         Self {
             key: "n::text",
@@ -90,11 +90,11 @@ impl Pg {
         fixture
     }
 
-    /// The same before the store is opened.
+    /// Creates the schema, its role and its clock table, without opening a store.
     pub(crate) async fn without_store(access: Access) -> Self {
         let server = servers::postgres();
         let admin = connect(&server.url("postgres")).await;
-        let (schema, role) = (fresh("kit"), fresh("role"));
+        let (schema, role) = (unique_name("kit"), unique_name("role"));
         let setup = format!(
             "CREATE ROLE {role} LOGIN; CREATE SCHEMA {schema}; \
              CREATE TABLE {schema}.clock AS SELECT timestamptz '2026-01-01 00:00:00Z' AS now; \
@@ -103,7 +103,7 @@ impl Pg {
         admin.batch_execute(&setup).await.unwrap();
         let base = match access {
             Access::Owner | Access::Granted => server.url_as(&role, "postgres"),
-            Access::Pooled => pooler().url("postgres"),
+            Access::Pooled => shared_pgbouncer().url("postgres"),
         };
         let migrate = if access == Access::Granted { "off" } else { "on" };
         let url = format!("{base}?schema={schema}&prefix=kit_&migrate={migrate}");
@@ -123,8 +123,9 @@ impl Pg {
 
     /// Inserts records with SQL. Each value is an expression of `n`, the number of the row, and
     /// `now`.
-    pub(crate) async fn fill(&self, count: u32, rows: &Rows<'_>) {
-        let (schema, Rows { key, retention, claimed_at, expires_at, state }) = (&self.schema, rows);
+    pub(crate) async fn fill(&self, count: u32, rows: &RowExpressions<'_>) {
+        let (schema, RowExpressions { key, retention, claimed_at, expires_at, state }) =
+            (&self.schema, rows);
         let fill = format!(
             "INSERT INTO {schema}.kit_records (digest, scope, caller, key, fingerprint, fence, \
                  attempt, on_unknown, retention, claimed_at, expires_at, lease_until, owner, \
@@ -141,21 +142,21 @@ impl Pg {
     }
 
     /// Drops the tables and the sequence of the store.
-    async fn drop_store(&self) {
+    async fn drop_tables(&self) {
         self.close();
         let schema = &self.schema;
-        let gone = format!(
+        let drop = format!(
             "DROP TABLE {schema}.kit_records, {schema}.kit_meta, {schema}.kit_metadata; \
              DROP SEQUENCE {schema}.kit_fences"
         );
-        self.admin.batch_execute(&gone).await.unwrap();
+        self.admin.batch_execute(&drop).await.unwrap();
     }
 
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.options.connect().await.unwrap())
     }
 
-    /// Drops the store.
+    /// Drops the handle of the store; its tables remain.
     pub(crate) fn close(&self) {
         self.set(None);
     }
@@ -215,19 +216,19 @@ impl Restorable for Pg {
     }
 
     async fn restore(&self) {
-        self.drop_store().await;
+        self.drop_tables().await;
         restore(servers::postgres(), "postgres", &self.backups.path().join("dump"));
         after_restore(&self.options).await.unwrap();
         self.set(Some(self.open().await));
     }
 
-    async fn lose(&self) {
-        self.drop_store().await;
+    async fn replace_with_empty(&self) {
+        self.drop_tables().await;
         self.set(Some(self.open().await));
     }
 }
 
-/// Restores a dump into a database that has its schema.
+/// Runs `pg_restore` into a database that already has the schema of the dump.
 pub(crate) fn restore(server: &Postgres, database: &str, file: &Path) {
     let mut restore = Command::new("pg_restore");
     restore.arg("--exit-on-error").arg(format!("--dbname={}", server.url(database))).arg(file);

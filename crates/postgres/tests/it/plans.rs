@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_postgres::Row;
 
 use crate::{
-    fixture::{Access, Pg, Rows},
+    fixture::{Access, Pg, RowExpressions},
     harness::{answer, claim, eventually, granted, rival},
 };
 use semel_testkit::with;
@@ -131,7 +131,7 @@ async fn no_statement_scans_the_table() {
         // Planned while the table is empty, when a sequential scan looks cheap.
         act(&db, "empty").await;
         maintain(&db).await;
-        db.fill(100_000, &Rows::default()).await;
+        db.fill(100_000, &RowExpressions::default()).await;
         let analyze = format!("ANALYZE {schema}.kit_records");
         db.admin.batch_execute(&analyze).await.unwrap();
         let read = format!(
@@ -162,9 +162,9 @@ async fn no_hot_statement_uses_the_index_by_retention() {
     let db = Pg::new(Access::Owner).await;
     let schema = &db.schema;
     act(&db, "first").await;
-    db.fill(20_000, &Rows::default()).await;
+    db.fill(20_000, &RowExpressions::default()).await;
     db.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
-    db.fill(20_000, &Rows { state: "'in_flight'", ..Rows::default() }).await;
+    db.fill(20_000, &RowExpressions { state: "'in_flight'", ..RowExpressions::default() }).await;
     let read = format!(
         "SELECT idx_scan FROM pg_stat_user_indexes \
          WHERE schemaname = '{schema}' AND indexrelname = 'kit_expiry'"

@@ -1,4 +1,4 @@
-//! Behaviour behind a pooler, where session settings do not last.
+//! Behaviour behind a shared_pgbouncer, where session settings do not last.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use semel_testkit::{fixture::Fixture as _, servers};
 use tokio::time::Instant;
 
 use crate::{
-    fixture::{Access, Pg, connect, pooler},
+    fixture::{Access, Pg, connect, shared_pgbouncer},
     harness::{TEST_TIMEOUT, claim, granted, in_time},
 };
 
-/// Options with the role of the fixture, through the pooler.
+/// Options with the role of the fixture, through the shared_pgbouncer.
 fn as_role(db: &Pg) -> Options {
     let (role, schema) = (&db.role, &db.schema);
     let url = format!(
         "postgres://{role}@127.0.0.1:{}/postgres?schema={schema}&prefix=kit_",
-        pooler().port()
+        shared_pgbouncer().port()
     );
     Options::parse(&url).unwrap()
 }
@@ -64,7 +64,7 @@ async fn an_operators_action_has_a_lock_timeout() {
     assert_eq!(reply, Resolved::Applied);
 }
 
-/// The pooler keeps its clients when the database behind it is replaced.
+/// The shared_pgbouncer keeps its clients when the database behind it is replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_replaced_behind_the_pooler_is_detected() {
     let db = Pg::new(Access::Pooled).await;

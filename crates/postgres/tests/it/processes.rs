@@ -7,7 +7,7 @@ use semel_testkit::fixture::Fixture as _;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    fixture::{Access, Pg, Rows},
+    fixture::{Access, Pg, RowExpressions},
     harness::{TEST_TIMEOUT, answer, claim, granted, in_time, rival},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 async fn concurrent_sweeps_delete_each_record_once() {
     let db = Pg::new(Access::Owner).await;
     let expires_at = "now + n * interval '1 millisecond'";
-    db.fill(5000, &Rows { expires_at, ..Rows::default() }).await;
+    db.fill(5000, &RowExpressions { expires_at, ..RowExpressions::default() }).await;
     db.advance(Duration::from_secs(4)).await;
     let sweeping: Vec<_> = stores(&db, 4)
         .await

@@ -10,7 +10,7 @@ use semel_testkit::{
 };
 
 use crate::{
-    fixture::{Access, Pg, connect, fresh},
+    fixture::{Access, Pg, connect, unique_name},
     harness::{claim, granted},
 };
 
@@ -49,8 +49,8 @@ async fn a_process_that_waited_for_a_migration_sees_the_tables() {
     let options = |schema: &str| {
         Options::parse(&format!("{}?schema={schema}", pooler.url("postgres"))).unwrap()
     };
-    options(&fresh("before")).migrate().await.unwrap();
-    let options = options(&fresh("waited"));
+    options(&unique_name("before")).migrate().await.unwrap();
+    let options = options(&unique_name("waited"));
     let script = options.migrations();
     let (made, _) = script.split_once("COMMIT;").unwrap();
     let admin = connect(&servers::postgres().url("postgres")).await;
@@ -87,7 +87,7 @@ async fn a_role_that_may_not_create_the_tables_gets_the_command() {
     let db = Pg::without_store(Access::Owner).await;
     let off = db.options.clone().migrating(false).connect().await.unwrap_err();
     assert!(off.to_string().contains("semel migrate"), "{off}");
-    let role = fresh("unprivileged");
+    let role = unique_name("unprivileged");
     let schema = &db.schema;
     let setup = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}");
     db.admin.batch_execute(&setup).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_role_that_may_not_create_the_tables_gets_the_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_schema_is_created() {
-    let schema = fresh("Made");
+    let schema = unique_name("Made");
     let url = format!("{}?schema={schema}&prefix=", servers::postgres().url("postgres"));
     let options = Options::parse(&url).unwrap();
     let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
@@ -112,7 +112,7 @@ async fn a_missing_schema_is_created() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stores_in_one_schema_with_different_prefixes_are_independent() {
-    let schema = fresh("shared");
+    let schema = unique_name("shared");
     let base = servers::postgres().url("postgres");
     let claim = claim("key");
     for prefix in ["a_", "b_"] {

@@ -8,7 +8,7 @@ use semel_core::{
 use semel_testkit::{fixture::Fixture as _, servers};
 
 use crate::{
-    fixture::{Access, Pg, Rows, connect},
+    fixture::{Access, Pg, RowExpressions, connect},
     harness::{answer, claim, granted, in_time},
 };
 use semel_testkit::with;
@@ -52,8 +52,13 @@ async fn fill(db: &Pg, retention: u32, count: u32) {
     let key = format!("'{retention}-' || n");
     let expires_at = format!("now + (n + {retention}) * interval '1 ms'");
     let claimed_at = "now + n * interval '1 ms'";
-    let rows =
-        Rows { key: &key, retention, claimed_at, expires_at: &expires_at, ..Rows::default() };
+    let rows = RowExpressions {
+        key: &key,
+        retention,
+        claimed_at,
+        expires_at: &expires_at,
+        ..RowExpressions::default()
+    };
     db.fill(count, &rows).await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -45,6 +45,46 @@ async fn a_killed_connection_is_rolled_back_and_the_retry_runs() {
     // The pool of the first process opens a new connection.
     assert!(matches!(first.write("k").await, Outcome::Replayed(_)));
     assert!(matches!(first.write("other").await, Outcome::Ran(_)));
+}
+
+/// The server frees the lock with its connection, so the handler begins a second time while the
+/// first run goes on. A call to another service is harmless only under a derived key.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_runs_beside_a_lost_connection_write_once_and_call_under_one_key() {
+    let db = TestDatabase::new().await;
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let (called, resumed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let first = db.process(2);
+    let (store, bank) = (first.store.clone(), Arc::clone(&calls));
+    let (signal, waits) = (Arc::clone(&called), Arc::clone(&resumed));
+    let run = tokio::spawn(first.once("k").run(move |lease| async move {
+        let tx = store.transaction(&lease).await?;
+        bank.lock().unwrap().push(lease.key_for("bank"));
+        signal.notify_one();
+        waits.notified().await;
+        insert(&tx, "first").await?;
+        Ok("first".to_owned())
+    }));
+    called.notified().await;
+    db.eventually(RUNNING_BACKENDS).await;
+    let kill = format!("SELECT pg_terminate_backend(pid) FROM ({RUNNING_BACKENDS}) AS those");
+    db.admin.batch_execute(&kill).await.unwrap();
+    let second = db.process(2);
+    let (store, bank) = (second.store.clone(), Arc::clone(&calls));
+    let outcome = second.once("k").run(move |lease| async move {
+        let tx = store.transaction(&lease).await?;
+        bank.lock().unwrap().push(lease.key_for("bank"));
+        insert(&tx, "second").await?;
+        Ok("second".to_owned())
+    });
+    assert!(matches!(outcome.await.unwrap(), Outcome::Ran(_)));
+    resumed.notify_one();
+    let outcome = run.await.unwrap().unwrap();
+    assert!(!matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
+    assert_eq!(db.entries().await, ["second"]);
+    let calls = calls.lock().unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0], calls[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

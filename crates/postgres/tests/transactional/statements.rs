@@ -14,38 +14,40 @@ use tokio::sync::Notify;
 
 use crate::harness::{Process, TestDatabase, insert, pool};
 
-/// Inserts the record of the key `k-1`, as another program would.
-const RECORD: &str = "
+/// Copies the record of the key `k-0` to the key `k-1`, as if another process had committed it. The
+/// constant is the digest of scope, caller and key.
+const INSERT_COPY_AS_K1: &str = "
     INSERT INTO semel_transactional
     SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', scope, caller, 'k-1',
         fingerprint, fence, answer, recorded_at, expires_at
     FROM semel_transactional WHERE key = 'k-0'";
 
-/// A lock that is granted after a while, as to a transaction that waits for the commit of its
-/// holder.
+/// Shadows `pg_try_advisory_xact_lock` with a function that first sleeps for half a second, so that
+/// another process can commit a record between the snapshot and the lock.
 const SLOW_LOCK: &str = "
     CREATE SCHEMA slow;
     CREATE FUNCTION slow.pg_try_advisory_xact_lock(bigint) RETURNS boolean LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_sleep(0.5); RETURN pg_catalog.pg_try_advisory_xact_lock($1); END $$";
 
-const LOCKING_BACKENDS: &str = "SELECT FROM pg_stat_activity \
+const BACKENDS_IN_SLOW_LOCK: &str = "SELECT FROM pg_stat_activity \
      WHERE datname = current_database() AND wait_event = 'PgSleep'";
 
-async fn set(db: &TestDatabase, setting: &str) {
+async fn set_database_option(db: &TestDatabase, setting: &str) {
     let name = db.url.rsplit('/').next().unwrap();
     let set = format!("ALTER DATABASE \"{name}\" SET {setting}");
     db.admin.batch_execute(&set).await.unwrap();
 }
 
-/// Above read committed the snapshot of the statement that takes the lock is older than the lock.
+/// At isolation levels above READ COMMITTED the snapshot is taken before the lock, so it could miss
+/// a record that is committed in between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_committed_before_the_lock_is_taken_is_seen() {
+async fn a_record_committed_before_the_lock_is_granted_is_replayed() {
     for isolation in ["read committed", "repeatable read", "serializable"] {
         let db = TestDatabase::new().await;
         db.process(1).write("k-0").await;
         db.admin.batch_execute(SLOW_LOCK).await.unwrap();
-        set(&db, "search_path = slow, pg_catalog, public").await;
-        set(&db, &format!("default_transaction_isolation = '{isolation}'")).await;
+        set_database_option(&db, "search_path = slow, pg_catalog, public").await;
+        set_database_option(&db, &format!("default_transaction_isolation = '{isolation}'")).await;
         let process = db.process(1);
         let (store, runs) = (process.store.clone(), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&runs);
@@ -54,21 +56,22 @@ async fn a_record_that_is_committed_before_the_lock_is_taken_is_seen() {
             insert(&*store.transaction(&lease).await?, "twice").await?;
             Ok("twice".to_owned())
         }));
-        db.eventually(LOCKING_BACKENDS).await;
-        db.admin.batch_execute(RECORD).await.unwrap();
+        db.eventually(BACKENDS_IN_SLOW_LOCK).await;
+        db.admin.batch_execute(INSERT_COPY_AS_K1).await.unwrap();
         let outcome = run.await.unwrap().unwrap();
-        let seen = matches!(&outcome, Outcome::Replayed(text) if text == "k-0");
-        assert!(seen, "{isolation}: {outcome:?}");
+        let is_replayed = matches!(&outcome, Outcome::Replayed(text) if text == "k-0");
+        assert!(is_replayed, "{isolation}: {outcome:?}");
         assert_eq!(runs.load(Ordering::Relaxed), 0, "{isolation}");
         assert_eq!(db.entries().await, ["k-0"], "{isolation}");
     }
 }
 
-/// The session releases the lock that it took to begin again.
+/// To begin again with a newer snapshot the session takes a session-level lock; it must release
+/// that lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn above_read_committed_no_lock_outlives_its_transaction() {
     let db = TestDatabase::new().await;
-    set(&db, "default_transaction_isolation = 'repeatable read'").await;
+    set_database_option(&db, "default_transaction_isolation = 'repeatable read'").await;
     let process = db.process(1);
     for key in ["k-0", "k-1", "k-2"] {
         assert!(matches!(process.write(key).await, Outcome::Ran(_)));
@@ -79,9 +82,9 @@ async fn above_read_committed_no_lock_outlives_its_transaction() {
     assert_eq!(db.entries().await, ["k-0", "k-1", "k-2"]);
 }
 
-/// A transaction id would repeat after a failover that lost some.
+/// If fences were transaction ids, they would repeat after a failover that lost transactions.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fence_is_at_least_the_wall_clock() {
+async fn fences_increase_and_are_later_than_the_wall_clock() {
     let db = TestDatabase::new().await;
     let process = db.process(1);
     let clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -100,30 +103,31 @@ async fn a_fence_is_at_least_the_wall_clock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_record_is_not_followed_by_a_commit() {
+async fn a_transaction_whose_record_already_exists_is_rolled_back() {
     let db = TestDatabase::new().await;
     let process = db.process(1);
     process.write("k-0").await;
-    let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (store, signal, waits) = (process.store.clone(), Arc::clone(&written), Arc::clone(&go));
+    let (written, resume) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let store = process.store.clone();
+    let (written_by_run, resumed) = (Arc::clone(&written), Arc::clone(&resume));
     let run = tokio::spawn(process.once("k-1").run(move |lease| async move {
         let tx = store.transaction(&lease).await?;
         insert(&tx, "undone").await?;
-        signal.notify_one();
-        waits.notified().await;
+        written_by_run.notify_one();
+        resumed.notified().await;
         Ok("mine".to_owned())
     }));
     written.notified().await;
-    db.admin.batch_execute(RECORD).await.unwrap();
-    go.notify_one();
+    db.admin.batch_execute(INSERT_COPY_AS_K1).await.unwrap();
+    resume.notify_one();
     let outcome = run.await.unwrap().unwrap();
     assert!(!matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
     assert_eq!(db.entries().await, ["k-0"]);
-    // Its connection is still usable.
+    // The connection of the rolled-back transaction is still usable.
     assert!(matches!(process.write("k-2").await, Outcome::Ran(_)));
 }
 
-async fn named(process: &Process, caller: &str, key: &str) -> Outcome<u32> {
+async fn run_once_as(process: &Process, caller: &str, key: &str) -> Outcome<u32> {
     let (caller, key) = (Caller::new(caller).unwrap(), Key::new(key).unwrap());
     let once = process.semel.once("orders", caller, key).on_unknown(OnUnknown::Rerun);
     let store = process.store.clone();
@@ -143,11 +147,11 @@ async fn callers_and_keys_with_special_characters_are_recorded_unchanged() {
     ];
     for conforming in ["on", "off"] {
         let db = TestDatabase::new().await;
-        set(&db, &format!("standard_conforming_strings = {conforming}")).await;
+        set_database_option(&db, &format!("standard_conforming_strings = {conforming}")).await;
         for (caller, key) in odd {
-            let ran = named(&db.process(1), caller, key).await;
+            let ran = run_once_as(&db.process(1), caller, key).await;
             assert!(matches!(ran, Outcome::Ran(17)), "{caller} {key}: {ran:?}");
-            let again = named(&db.process(1), caller, key).await;
+            let again = run_once_as(&db.process(1), caller, key).await;
             assert!(matches!(again, Outcome::Replayed(17)), "{caller} {key}: {again:?}");
             let query = "SELECT FROM semel_transactional WHERE caller = $1 AND key = $2";
             assert_eq!(db.admin.query(query, &[&caller, &key]).await.unwrap().len(), 1);
@@ -158,17 +162,17 @@ async fn callers_and_keys_with_special_characters_are_recorded_unchanged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_all_sizes_are_replayed() {
     let db = TestDatabase::new().await;
-    let (here, there) = (db.process(1), db.process(1));
+    let (first_process, second_process) = (db.process(1), db.process(1));
     for size in [0, 1, 300, 4000, 4096, 4200, 100_000] {
         let text = "ß'\\".chars().cycle().take(size).collect::<String>();
         let key = format!("key-{size}");
-        let (store, value) = (here.store.clone(), text.clone());
-        let run = here.once(&key).run(move |lease| async move {
+        let (store, value) = (first_process.store.clone(), text.clone());
+        let run = first_process.once(&key).run(move |lease| async move {
             insert(&*store.transaction(&lease).await?, "once").await?;
             Ok(value)
         });
         assert!(matches!(run.await.unwrap(), Outcome::Ran(_)));
-        let again = there.write(&key).await;
+        let again = second_process.write(&key).await;
         assert!(matches!(&again, Outcome::Replayed(found) if *found == text), "{size}");
     }
     assert_eq!(db.entries().await.len(), 7);
@@ -188,29 +192,37 @@ async fn deallocated_statements_are_prepared_again() {
         run.await.unwrap()
     };
     assert!(matches!(process.write("a").await, Outcome::Ran(_)));
-    for (forget, [key, key_of_large]) in
+    for (discard_sql, [key, key_of_large]) in
         [("DEALLOCATE ALL", ["b", "large-b"]), ("DISCARD ALL", ["c", "large-c"])]
     {
-        let forgets = async || {
-            process.pool.get().await.unwrap().batch_execute(forget).await.unwrap();
+        let discard_statements = async || {
+            process.pool.get().await.unwrap().batch_execute(discard_sql).await.unwrap();
         };
-        for is_there in [false, true] {
-            forgets().await;
+        for expects_replay in [false, true] {
+            discard_statements().await;
             let outcome = process.write(key).await;
-            assert_eq!(matches!(outcome, Outcome::Replayed(_)), is_there, "{forget}: {outcome:?}");
-            forgets().await;
+            assert_eq!(
+                matches!(outcome, Outcome::Replayed(_)),
+                expects_replay,
+                "{discard_sql}: {outcome:?}"
+            );
+            discard_statements().await;
             let outcome = large(key_of_large).await;
-            assert_eq!(matches!(outcome, Outcome::Replayed(_)), is_there, "{forget}: {outcome:?}");
+            assert_eq!(
+                matches!(outcome, Outcome::Replayed(_)),
+                expects_replay,
+                "{discard_sql}: {outcome:?}"
+            );
         }
-        forgets().await;
+        discard_statements().await;
         assert_eq!(process.store.sweep(10).await.unwrap().done, 0);
     }
     assert_eq!(db.entries().await, ["a", "b", "c", "large-b", "large-c"]);
 }
 
-/// Another schema has such a table too.
+/// A schema on the search path has a `semel_transactional` table of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_search_path_does_not_change_the_table() {
+async fn a_changed_search_path_does_not_redirect_records_to_another_schema() {
     let db = TestDatabase::new().await;
     let table = "CREATE SCHEMA tenant; \
                  CREATE TABLE tenant.semel_transactional \
@@ -224,7 +236,7 @@ async fn a_changed_search_path_does_not_change_the_table() {
         ("c", 10, "SET search_path = tenant, public"),
         ("d", 10_000, "SET search_path = tenant, public"),
     ] {
-        for is_there in [false, true] {
+        for expects_replay in [false, true] {
             let store = process.store.clone();
             let run = process.once(key).run(move |lease| async move {
                 let tx = store.transaction(&lease).await?;
@@ -233,7 +245,11 @@ async fn a_changed_search_path_does_not_change_the_table() {
                 Ok("x".repeat(size))
             });
             let outcome = run.await.unwrap();
-            assert_eq!(matches!(outcome, Outcome::Replayed(_)), is_there, "{set}: {outcome:?}");
+            assert_eq!(
+                matches!(outcome, Outcome::Replayed(_)),
+                expects_replay,
+                "{set}: {outcome:?}"
+            );
         }
     }
     let elsewhere = db.admin.query("SELECT FROM tenant.semel_transactional", &[]).await.unwrap();

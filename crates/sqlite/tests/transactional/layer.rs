@@ -1,4 +1,4 @@
-//! A handler on axum that takes its transaction as an argument, behind the layer.
+//! An axum handler behind the `IdempotencyLayer` that receives its transaction as an extractor.
 
 use std::convert::Infallible;
 
@@ -21,18 +21,18 @@ use super::{Shop, insert};
 /// Handles an order: the body selects the status.
 async fn order(
     mut tx: Tx<SqliteDatabase>,
-    wanted: String,
+    body: String,
 ) -> Result<(StatusCode, String), StatusCode> {
-    let broken = |_| StatusCode::INTERNAL_SERVER_ERROR;
-    let row = wanted.clone();
-    tx.run(move |db| insert(db, &row)).await.map_err(broken)?;
-    if wanted.starts_with("kept") {
+    let internal_error = |_| StatusCode::INTERNAL_SERVER_ERROR;
+    let row = body.clone();
+    tx.run(move |db| insert(db, &row)).await.map_err(internal_error)?;
+    if body.starts_with("kept") {
         tx.keep_writes();
     }
     let count = "SELECT count(*) FROM business";
     let rows = tx.run(|db| db.query_row(count, [], |row| row.get::<_, i64>(0))).await;
-    let rows = rows.map_err(broken)?;
-    match &*wanted {
+    let rows = rows.map_err(internal_error)?;
+    match &*body {
         "good" => Ok((StatusCode::CREATED, format!("row {rows}"))),
         "declined" | "kept and declined" => {
             Ok((StatusCode::PAYMENT_REQUIRED, format!("no {rows}")))
@@ -41,8 +41,8 @@ async fn order(
     }
 }
 
-/// A route that also serves requests without a key.
-async fn has_transaction(tx: Option<Tx<SqliteDatabase>>) -> &'static str {
+/// A handler that also works on a route without the layer.
+async fn describe_transaction(tx: Option<Tx<SqliteDatabase>>) -> &'static str {
     if tx.is_some() { "in a transaction" } else { "on its own" }
 }
 
@@ -55,10 +55,10 @@ fn app(shop: &Shop) -> Router {
         .policy(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
     Router::new()
         .route("/orders", post(order))
-        .route("/whether", post(has_transaction))
+        .route("/transaction", post(describe_transaction))
         .route_layer(layer)
         .route("/unguarded", post(order))
-        .route("/whether/unguarded", post(has_transaction))
+        .route("/transaction/unguarded", post(describe_transaction))
         .with_state(store)
 }
 
@@ -76,9 +76,9 @@ async fn send(app: &mut Router, path: &str, key: &str, body: &str) -> (u16, bool
 }
 
 #[tokio::test]
-async fn the_answer_and_what_the_handler_wrote_are_one_commit() {
+async fn an_answer_and_the_writes_of_its_handler_are_one_commit() {
     let shop = Shop::new();
-    // Two of them, as two processes would be.
+    // Two apps on one file, like two processes.
     let mut apps = [app(&shop), app(&shop)];
     for (key, body, status, text, rows) in [
         ("k1", "good", 201, "row 1", 1),
@@ -94,7 +94,7 @@ async fn the_answer_and_what_the_handler_wrote_are_one_commit() {
         }
         assert_eq!(shop.committed().len(), rows);
     }
-    // A response that is not recorded is rolled back, and runs again.
+    // If the response is not recorded, the transaction is rolled back and the handler runs again.
     for _ in 0..2 {
         let (status, replayed, _) = send(&mut apps[0], "/orders", "k5", "transient").await;
         assert_eq!((status, replayed), (503, false));
@@ -108,8 +108,12 @@ async fn a_handler_without_a_layer_gets_no_transaction() {
     let (status, ..) = send(&mut app(&shop), "/unguarded", "k", "good").await;
     assert_eq!((status, shop.committed().len()), (500, 0));
     let mut app = app(&shop);
-    let (.., text) = send(&mut app, "/whether", "k", "").await;
+    let (.., text) = send(&mut app, "/transaction", "k", "").await;
     assert_eq!(text, "in a transaction");
-    let (status, _, text) = send(&mut app, "/whether/unguarded", "k", "").await;
-    assert_eq!((status, &*text), (200, "on its own"), "unless it asks whether there is one");
+    let (status, _, text) = send(&mut app, "/transaction/unguarded", "k", "").await;
+    assert_eq!(
+        (status, &*text),
+        (200, "on its own"),
+        "a handler with an optional transaction runs without one"
+    );
 }

@@ -70,8 +70,8 @@ impl Collector for Scrape {
         counter(encoder, "malformed", help, &metrics.malformed)?;
         let help = "Requests refused because they match no route";
         counter(encoder, "unmatched_refused", help, &metrics.unmatched_refused)?;
-        let help = "Requests to the operator API with a missing or wrong token";
-        counter(encoder, "operator_refused", help, &metrics.operator_refused)?;
+        let help = "Requests to the API whose token is missing, unknown or of an insufficient role";
+        counter(encoder, "api_auth_failures", help, &metrics.api_auth_failures)?;
         let help = "Answers recorded without their body because memory was short";
         counter(encoder, "not_retained", help, &metrics.not_retained)?;
         let help = "HTTP/2 streams that were reset because their client accepted no bytes";

@@ -254,7 +254,7 @@ impl Restorable for Faulty {
         *self.store.lock().unwrap() = open(self.fault, &self.shared, &self.clock, Duration::ZERO);
     }
 
-    async fn lose(&self) {
+    async fn replace_with_empty(&self) {
         let mut shared = self.shared.lock().unwrap();
         let lost = std::mem::take(&mut *shared);
         if self.fault != Fault::FenceFallsInANewStore {

@@ -63,7 +63,7 @@ pub struct JwksError(String);
 struct JwksState {
     source: Box<str>,
     keys: ArcSwapOption<KeySet>,
-    /// When the keys were last read; `None` before the first time.
+    /// When the keys were last known to be those of the source; `None` before the first time.
     refreshed_at: Mutex<Option<Instant>>,
     failures: AtomicU64,
     /// Whether a missing key is a reason to fetch the set again.
@@ -398,19 +398,20 @@ fn modified_at(path: &Path) -> Option<SystemTime> {
 }
 
 /// Reads a file again whenever it changes. A file that cannot be read is not tried again until it
-/// changes.
+/// changes, and the age of the old keys grows meanwhile.
 async fn watch_file(state: Arc<JwksState>, path: PathBuf, mut modified: Option<SystemTime>) {
+    let mut is_current = true;
     loop {
         sleep(FILE_CHECK_INTERVAL).await;
         let now = modified_at(&path);
         if now == modified {
-            if now.is_some() {
+            if is_current && now.is_some() {
                 state.mark_current();
             }
             continue;
         }
         modified = now;
-        state.apply(read_file(&path));
+        is_current = state.apply(read_file(&path));
     }
 }
 

@@ -4,8 +4,8 @@ use http::{HeaderMap, HeaderName};
 
 use super::{
     SignatureError, SignatureInvalid,
-    presented::{Presented, decode_signatures, line, timestamp},
-    secret::{Algorithm, base64, hex},
+    presented::{PresentedSignatures, decode_signatures, line, timestamp},
+    secret::{HmacAlgorithm, decode_base64, decode_hex},
 };
 
 const BODY: &str = "{body}";
@@ -46,7 +46,7 @@ pub struct HmacScheme {
     header: HeaderName,
     prefix: String,
     encoding: Encoding,
-    pub(super) algorithm: Algorithm,
+    pub(super) algorithm: HmacAlgorithm,
     timestamp: Option<HeaderName>,
     signed: String,
 }
@@ -59,7 +59,7 @@ impl HmacScheme {
             header,
             prefix: String::new(),
             encoding: Encoding::default(),
-            algorithm: Algorithm::default(),
+            algorithm: HmacAlgorithm::default(),
             timestamp: None,
             signed: BODY.to_owned(),
         }
@@ -81,7 +81,7 @@ impl HmacScheme {
 
     /// The hash.
     #[must_use]
-    pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
+    pub const fn algorithm(mut self, algorithm: HmacAlgorithm) -> Self {
         self.algorithm = algorithm;
         self
     }
@@ -115,22 +115,25 @@ impl HmacScheme {
     /// a timestamp is not signed.
     pub fn check(&self) -> Result<(), SignatureError> {
         if self.signed.matches(BODY).count() != 1 {
-            return Err(SignatureError::TemplateWithoutBody);
+            return Err(SignatureError::TemplateBodyCount);
         }
         if self.signed.replace(BODY, "").replace(TIMESTAMP, "").contains(['{', '}']) {
-            return Err(SignatureError::TemplateUnknown);
+            return Err(SignatureError::UnknownPlaceholder);
         }
         if self.signed.contains(TIMESTAMP) != self.timestamp.is_some() {
-            return Err(SignatureError::TimestampUnsigned);
+            return Err(SignatureError::TimestampMismatch);
         }
         Ok(())
     }
 
-    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
+    pub(super) fn read(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<PresentedSignatures, SignatureInvalid> {
         let written = line(headers, &self.header)?.strip_prefix(self.prefix.as_str());
         let signature = written.and_then(|text| match self.encoding {
-            Encoding::Hex => hex(text),
-            Encoding::Base64 => base64(text),
+            Encoding::Hex => decode_hex(text),
+            Encoding::Base64 => decode_base64(text),
         });
         let words = match self.encoding {
             Encoding::Hex => "in hexadecimal",
@@ -149,6 +152,6 @@ impl HmacScheme {
         let (before, after) = self.signed.split_once(BODY).unwrap_or_default();
         let result = |text: &str| text.replace(TIMESTAMP, sent_at);
         let (before, after) = (result(before), result(after));
-        Ok(Presented { header: self.header.clone(), before, after, signatures, at })
+        Ok(PresentedSignatures { header: self.header.clone(), before, after, signatures, at })
     }
 }

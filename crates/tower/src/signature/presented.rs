@@ -38,7 +38,7 @@ impl error::Error for SignatureInvalid {}
 
 /// What a request presents: what is signed besides the body, and the signatures.
 #[derive(Debug)]
-pub(super) struct Presented {
+pub(super) struct PresentedSignatures {
     /// The header of the signatures.
     pub(super) header: HeaderName,
     /// What is signed before the body.
@@ -51,7 +51,7 @@ pub(super) struct Presented {
     pub(super) at: Option<u64>,
 }
 
-impl Presented {
+impl PresentedSignatures {
     /// Refuses a timestamp that is too far in the past or in the future.
     pub(super) fn check_time(
         &self,

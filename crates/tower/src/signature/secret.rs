@@ -1,15 +1,15 @@
-//! The secrets of a sender, as HMAC keys.
+//! The shared secrets of a webhook sender, as HMAC keys.
 
 use data_encoding::{BASE64_NOPAD, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Sha256, Sha512};
 
-use super::presented::Presented;
+use super::presented::PresentedSignatures;
 use crate::SECRET_BYTES_MIN;
 
-/// The hash under the HMAC.
+/// The hash function of the HMAC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum HmacAlgorithm {
     /// SHA-256, which nearly all senders use.
     #[default]
     Sha256,
@@ -25,19 +25,19 @@ pub enum SignatureError {
     NoSecret,
     /// A secret has fewer than [`SECRET_BYTES_MIN`] bytes: it could be guessed from one event.
     ShortSecret {
-        /// How many it has.
+        /// Its length in bytes.
         length: usize,
     },
     /// A secret of Standard Webhooks that is not base64.
     NotBase64,
     /// A secret of Standard Webhooks for signatures by a key pair (`whpk_…`, `whsk_…`).
     Asymmetric,
-    /// What is signed does not contain `{body}` exactly once.
-    TemplateWithoutBody,
-    /// The template has an unknown placeholder, or a stray brace.
-    TemplateUnknown,
-    /// A timestamp has a header and is not signed, or is signed and has no header.
-    TimestampUnsigned,
+    /// The template does not contain `{body}` exactly once.
+    TemplateBodyCount,
+    /// The template has an unknown placeholder or a stray brace.
+    UnknownPlaceholder,
+    /// The template has `{timestamp}` and no timestamp header is set, or the other way round.
+    TimestampMismatch,
 }
 
 impl std::fmt::Display for SignatureError {
@@ -51,16 +51,16 @@ impl std::fmt::Display for SignatureError {
             ),
             Self::NotBase64 => f.write_str("the secret is not whsec_ followed by base64"),
             Self::Asymmetric => f.write_str(
-                "the secret is a key for v1a signatures, which are not known here; take the \
+                "the secret is a key for v1a signatures, which are not supported; use the \
                  whsec_ secret",
             ),
-            Self::TemplateWithoutBody => {
+            Self::TemplateBodyCount => {
                 f.write_str("the signed text must contain {body} exactly once")
             }
-            Self::TemplateUnknown => f.write_str(
-                "the signed text may contain {body} and {timestamp}, and no other brace",
+            Self::UnknownPlaceholder => f.write_str(
+                "the signed text may contain {body} and {timestamp}, and no other braces",
             ),
-            Self::TimestampUnsigned => f.write_str(
+            Self::TimestampMismatch => f.write_str(
                 "a timestamp proves nothing unless it is signed: name its header, and write \
                  {timestamp} in the signed text",
             ),
@@ -78,37 +78,37 @@ pub(super) enum MacKey {
 }
 
 impl MacKey {
-    pub(super) fn new(algorithm: Algorithm, secret: &[u8]) -> Result<Self, SignatureError> {
+    pub(super) fn new(algorithm: HmacAlgorithm, secret: &[u8]) -> Result<Self, SignatureError> {
         let short = SignatureError::ShortSecret { length: secret.len() };
         if secret.len() < SECRET_BYTES_MIN {
             return Err(short);
         }
         // HMAC takes a key of any length.
         match algorithm {
-            Algorithm::Sha256 => Hmac::new_from_slice(secret).map(Self::Sha256),
-            Algorithm::Sha512 => Hmac::new_from_slice(secret).map(Self::Sha512),
+            HmacAlgorithm::Sha256 => Hmac::new_from_slice(secret).map(Self::Sha256),
+            HmacAlgorithm::Sha512 => Hmac::new_from_slice(secret).map(Self::Sha512),
         }
         .map_err(|_| short)
     }
 
-    /// Whether one of the signatures is that of the body under this secret.
-    pub(super) fn signed(&self, presented: &Presented, body: &[u8]) -> bool {
+    /// Whether one of the signatures of the request is valid for the body and this secret.
+    pub(super) fn verify(&self, presented: &PresentedSignatures, body: &[u8]) -> bool {
         match self {
-            Self::Sha256(key) => fits(key.clone(), presented, body),
-            Self::Sha512(key) => fits(key.clone(), presented, body),
+            Self::Sha256(key) => verify_any(key.clone(), presented, body),
+            Self::Sha512(key) => verify_any(key.clone(), presented, body),
         }
     }
 }
 
-fn fits<M: Mac + Clone>(key: M, presented: &Presented, body: &[u8]) -> bool {
+fn verify_any<M: Mac + Clone>(key: M, presented: &PresentedSignatures, body: &[u8]) -> bool {
     let mac = key.chain_update(&presented.before).chain_update(body);
     let mac = mac.chain_update(&presented.after);
     // The comparison takes constant time.
     presented.signatures.iter().any(|signature| mac.clone().verify_slice(signature).is_ok())
 }
 
-/// All secrets of a route, at least one.
-pub(super) fn read_all<S>(
+/// Parses all secrets of a route; an error if there is none.
+pub(super) fn parse_keys<S>(
     secrets: S,
     read: impl Fn(&str) -> Result<MacKey, SignatureError>,
 ) -> Result<Vec<MacKey>, SignatureError>
@@ -122,12 +122,12 @@ where
     }
 }
 
-/// The bytes of a text in base64, with its padding or without.
-pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
+/// The bytes of a text in decode_base64, with its padding or without.
+pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     BASE64_NOPAD.decode(text.trim_end_matches('=').as_bytes()).ok()
 }
 
 /// The bytes of hexadecimal digits of either case.
-pub(super) fn hex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn decode_hex(text: &str) -> Option<Vec<u8>> {
     HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
 }

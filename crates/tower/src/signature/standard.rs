@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderName};
 
 use super::{
     SignatureError, SignatureInvalid,
-    presented::{Presented, decode_signatures, line, timestamp},
-    secret::base64,
+    presented::{PresentedSignatures, decode_signatures, line, timestamp},
+    secret::decode_base64,
 };
 use crate::header::{SVIX_ID, WEBHOOK_ID};
 
@@ -39,18 +39,18 @@ pub(super) const SVIX: SignatureHeaders = SignatureHeaders {
     signature: HeaderName::from_static("svix-signature"),
 };
 
-/// The bytes of a secret: base64, usually after `whsec_`.
+/// The bytes of a secret: decode_base64, usually after `whsec_`.
 pub(super) fn secret(text: &str) -> Result<Vec<u8>, SignatureError> {
     if text.starts_with("whpk_") || text.starts_with("whsk_") {
         return Err(SignatureError::Asymmetric);
     }
-    base64(text.strip_prefix("whsec_").unwrap_or(text)).ok_or(SignatureError::NotBase64)
+    decode_base64(text.strip_prefix("whsec_").unwrap_or(text)).ok_or(SignatureError::NotBase64)
 }
 
 pub(super) fn read(
     names: &SignatureHeaders,
     headers: &HeaderMap,
-) -> Result<Presented, SignatureInvalid> {
+) -> Result<PresentedSignatures, SignatureInvalid> {
     const EXPECTED: &str = "v1, a comma and the signature as base64";
     let id = line(headers, &names.id)?;
     // With a dot in it, the signed text would be ambiguous.
@@ -60,8 +60,8 @@ pub(super) fn read(
     let sent_at = line(headers, &names.timestamp)?;
     let at = timestamp(sent_at, &names.timestamp)?;
     let known = line(headers, &names.signature)?.split(' ');
-    let known = known.filter_map(|entry| base64(entry.strip_prefix("v1,")?));
-    Ok(Presented {
+    let known = known.filter_map(|entry| decode_base64(entry.strip_prefix("v1,")?));
+    Ok(PresentedSignatures {
         before: format!("{id}.{sent_at}."),
         after: String::new(),
         signatures: decode_signatures(known, &names.signature, EXPECTED)?,

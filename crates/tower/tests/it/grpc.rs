@@ -1,4 +1,4 @@
-//! gRPC: judged by its own status, refused with its own status.
+//! gRPC: `grpc-status` decides about the record, and errors are sent as `grpc-status`.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -21,8 +21,8 @@ fn unary(key: &str) -> Request<Body> {
         .unwrap()
 }
 
-/// A message and its trailers.
-fn answered(status: &'static str) -> Response<Body> {
+/// A response of one message and trailers.
+fn response_with_trailers(status: &'static str) -> Response<Body> {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", status.parse().unwrap());
     trailers.insert("x-meta", "m".parse().unwrap());
@@ -32,7 +32,7 @@ fn answered(status: &'static str) -> Response<Body> {
     Response::builder().header("content-type", "application/grpc").body(body).unwrap()
 }
 
-fn refused(status: &'static str) -> Response<Body> {
+fn trailers_only_response(status: &'static str) -> Response<Body> {
     Response::builder()
         .header("content-type", "application/grpc")
         .header("grpc-status", status)
@@ -52,11 +52,11 @@ where
 type Never = std::convert::Infallible;
 
 #[tokio::test]
-async fn an_answer_is_kept_with_its_trailers() {
+async fn an_answer_is_replayed_with_its_trailers() {
     let harness = Harness::new();
     let mut service = harness.service(|request| {
         assert_eq!(request.headers()["grpc-accept-encoding"], "identity");
-        Ok::<_, Never>(answered("0"))
+        Ok::<_, Never>(response_with_trailers("0"))
     });
     let first = call(&mut service).await;
     let second = call(&mut service).await;
@@ -67,13 +67,14 @@ async fn an_answer_is_kept_with_its_trailers() {
 }
 
 #[tokio::test]
-async fn the_grpc_status_decides_though_the_http_status_is_200() {
-    // INVALID_ARGUMENT is kept, UNAUTHENTICATED released; UNKNOWN and UNAVAILABLE prove nothing: a
-    // proxy sends the latter for a stream that broke. In trailers or without.
+async fn the_grpc_status_determines_the_verdict_although_the_http_status_is_200() {
+    // INVALID_ARGUMENT completes the record, UNAUTHENTICATED releases it. UNKNOWN and UNAVAILABLE
+    // leave the outcome unknown: a proxy sends UNAVAILABLE for a broken stream. The same holds for
+    // trailers and for Trailers-Only responses.
     for (status, again, runs) in
         [("3", None, 1), ("16", None, 2), ("2", Some("9"), 1), ("14", Some("9"), 1)]
     {
-        for answer in [answered, refused] {
+        for answer in [response_with_trailers, trailers_only_response] {
             let harness = Harness::new();
             let mut service = harness.service(move |_| Ok::<_, Never>(answer(status)));
             call(&mut service).await;
@@ -101,7 +102,7 @@ async fn an_answer_without_trailers_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn problems_are_answers_of_trailers_only() {
+async fn problems_are_trailers_only_responses() {
     let harness = Harness::new();
     let layer = harness.layer().key(KeyRule::default().required());
     let app = harness.app_with(layer, |_| async { "ok" });
@@ -122,7 +123,7 @@ async fn problems_are_answers_of_trailers_only() {
 }
 
 #[tokio::test]
-async fn a_call_that_still_runs_is_aborted_with_pushback() {
+async fn a_repeat_of_a_running_call_gets_aborted_with_pushback() {
     let mut harness = Harness::new();
     harness.policy.wait = std::time::Duration::ZERO;
     let gate = Gate::new();
@@ -155,20 +156,22 @@ async fn a_call_that_still_runs_is_aborted_with_pushback() {
 }
 
 #[tokio::test]
-async fn a_problem_beside_a_message_or_another_code_does_not_count() {
-    let stated = |mut response: Response<Body>| {
+async fn an_idempotency_problem_counts_only_in_a_trailers_only_response_with_its_own_status() {
+    let with_problem_header = |mut response: Response<Body>| {
         response.headers_mut().insert("idempotency-problem", "in-progress".parse().unwrap());
         response
     };
-    // OK and INVALID_ARGUMENT are kept, ABORTED is what the problem is sent with.
+    // OK and INVALID_ARGUMENT are recorded. ABORTED is the status of `in-progress`, so that answer
+    // is passed on and not recorded.
     for (answer, status, runs, passed_on) in [
-        (answered as fn(_) -> _, "0", 1, None),
-        (answered, "3", 1, None),
-        (refused, "3", 1, None),
-        (refused, "10", 2, Some("in-progress")),
+        (response_with_trailers as fn(_) -> _, "0", 1, None),
+        (response_with_trailers, "3", 1, None),
+        (trailers_only_response, "3", 1, None),
+        (trailers_only_response, "10", 2, Some("in-progress")),
     ] {
         let harness = Harness::new();
-        let mut service = harness.service(move |_| Ok::<_, Never>(stated(answer(status))));
+        let mut service =
+            harness.service(move |_| Ok::<_, Never>(with_problem_header(answer(status))));
         let first = call(&mut service).await;
         assert_eq!(first.header("idempotency-problem"), passed_on, "{status}");
         call(&mut service).await;
@@ -177,7 +180,7 @@ async fn a_problem_beside_a_message_or_another_code_does_not_count() {
 }
 
 #[tokio::test]
-async fn over_http_1_a_request_that_says_grpc_is_an_ordinary_one() {
+async fn a_grpc_content_type_over_http_1_is_ignored_in_a_request() {
     for version in [Version::HTTP_10, Version::HTTP_11] {
         let harness = Harness::new();
         let app = harness.app(|run| async move { run.to_string() });
@@ -197,7 +200,7 @@ async fn over_http_1_a_request_that_says_grpc_is_an_ordinary_one() {
 }
 
 #[tokio::test]
-async fn over_http_1_an_answer_that_says_grpc_is_an_ordinary_one() {
+async fn a_grpc_content_type_over_http_1_is_ignored_in_an_answer() {
     let harness = Harness::new();
     let mut service = harness.service(|_| {
         let response = Response::builder().header("content-type", "application/grpc");

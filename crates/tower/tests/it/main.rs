@@ -29,6 +29,6 @@ mod requests;
 mod states;
 mod streams;
 mod tables;
-mod verified;
+mod webhook_signatures;
 mod webhooks;
 mod wire;

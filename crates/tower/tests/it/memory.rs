@@ -78,6 +78,30 @@ async fn replays_count_and_are_refused_rather_than_lost() {
     assert_eq!((budget.used(), harness.runs()), (0, 1));
 }
 
+#[tokio::test]
+async fn look_ups_count_with_the_escapes_of_their_documents() {
+    let (harness, budget) = (Harness::new(), budget());
+    let lookup = harness.layer().lookup("/idempotency/{key}".parse().unwrap());
+    // In a document each byte is six: two of them are more than a peer gets for replays.
+    let app = harness.app_with(lookup, |_| async { vec![1; SHARE / 24] });
+    let peer = of_peer(&budget, 1);
+    let of_merchant = |mut request: Request<Body>| {
+        request.headers_mut().insert("x-merchant", "7".parse().unwrap());
+        from(&peer, request)
+    };
+    let look_up = || of_merchant(Request::get("/idempotency/k").body(Body::empty()).unwrap());
+    send(&app, of_merchant(charge("k", ORDER))).await;
+    assert_eq!(budget.used(), 0);
+    let untaken = begin(&app, look_up()).await;
+    assert_eq!(untaken.status(), 200);
+    assert!(budget.used() > SHARE / 4, "{} bytes", budget.used());
+    send(&app, look_up()).await.assert_problem(503, "too-many-in-flight");
+    let length = budget.used();
+    assert_eq!(TestResponse::read(untaken).await.body.len(), length);
+    let again = send(&app, look_up()).await;
+    assert_eq!((again.status.as_u16(), again.body.len(), budget.used()), (200, length, 0));
+}
+
 /// Counts answers that could not be retained.
 #[derive(Clone, Debug, Default)]
 struct Events(Arc<Mutex<Vec<String>>>);

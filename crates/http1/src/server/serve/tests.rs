@@ -21,7 +21,7 @@ struct TestService;
 
 impl Http1Service for TestService {
     type Body = Full<Bytes>;
-    type InProgress = ();
+    type ActiveRequest = ();
 
     fn limits(&self) -> ConnectionLimits {
         LIMITS
@@ -61,11 +61,14 @@ type TestLoop = ConnectionLoop<TestService, fn(&mut Context<'_>) -> Poll<()>>;
 /// Calls `run` with a connection and its client.
 async fn with_client(run: impl AsyncFnOnce(TestLoop, DuplexStream)) {
     let (client, server) = duplex(1024);
-    let (conn, out, timer) =
+    let (conn, write_buffer, timer) =
         (ServerConn::new(Box::new(server), 10), Vec::new(), LazyTimer::default());
     let service = TestService;
-    run(ConnectionLoop { conn, out, timer, service, poll_closing: |_| Poll::Pending }, client)
-        .await;
+    run(
+        ConnectionLoop { conn, write_buffer, timer, service, poll_closing: |_| Poll::Pending },
+        client,
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +110,7 @@ async fn a_client_that_keeps_sending_ends_the_lingering_close_at_its_limit() {
         let begun = Instant::now();
         let sending = tokio::spawn(async move {
             while other.write_all(b"more").await.is_ok() {
-                sleep(LINGER / 2).await;
+                sleep(LINGER_IDLE_TIMEOUT / 2).await;
             }
         });
         client.linger().await;
@@ -125,9 +128,9 @@ async fn empty_lines_are_skipped_and_a_partial_head_gets_408() {
         assert!(matches!(client.next().await, NextRequest::End));
         other.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         let begun = Instant::now();
-        assert!(matches!(client.next().await, NextRequest::Refused(TOO_SLOW)));
+        assert!(matches!(client.next().await, NextRequest::Refused(HEAD_TIMED_OUT)));
         assert_eq!(begun.elapsed(), header_timeout);
-        assert!(matches!(client.refuse(TOO_SLOW).await, NextAction::Linger));
+        assert!(matches!(client.refuse(HEAD_TIMED_OUT).await, NextAction::Linger));
         let mut response = [0; 12];
         other.read_exact(&mut response).await.unwrap();
         assert_eq!(&response, b"HTTP/1.1 408");

@@ -299,6 +299,13 @@ async fn keys_from_a_file_follow_the_file() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(identify(&verifier, &one.sign(&claims("zoe"))).is_ok(), "the old keys stay");
+    // An unchanged file that could be read is checked, and is then current, every two seconds.
+    let grown = async {
+        while keys.age() < Some(Duration::from_secs(3)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), grown).await.expect("old keys look current");
     std::fs::write(&path, key_set(&[&two])).unwrap();
     while identify(&verifier, &two.sign(&claims("zoe"))).is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;

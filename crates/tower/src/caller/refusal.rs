@@ -1,4 +1,4 @@
-//! Why a caller was refused.
+//! The refusal of a request by a caller rule.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,7 @@ use crate::refusal::{CallerFailure, RequestRefusal};
 /// Why a rule refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CallerRefusal {
+    /// `None` if no specific reason applies: the caller is not identified.
     pub(super) failure: Option<CallerFailure>,
     detail: Cow<'static, str>,
 }
@@ -30,7 +31,7 @@ impl From<CallerRefusal> for RequestRefusal {
     fn from(refusal: CallerRefusal) -> Self {
         let CallerRefusal { failure, detail } = refusal;
         let problem = failure.map_or(Problem::CallerUnidentified, CallerFailure::problem);
-        // RFC 6750: without a token there is no error code.
+        // RFC 6750, section 3.1: the challenge to a request without a token has no error code.
         let challenge = match failure {
             Some(CallerFailure::TokenMissing) => Some("Bearer realm=\"semel\"".to_owned()),
             Some(_) if problem == Problem::CallerUnverified => {

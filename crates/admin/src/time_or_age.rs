@@ -6,14 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 
 /// A point in time in the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum TimeOrAge {
     /// By the wall clock.
     At(Timestamp),
     /// This long ago. It needs no clock, so that clocks which differ do not matter.
     Ago(Duration),
 }
 
-impl Moment {
+impl TimeOrAge {
     /// Reads an RFC 3339 timestamp, or an age such as `2h`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(at) = text.parse() {
@@ -33,8 +33,8 @@ impl Moment {
     }
 }
 
-/// What [`Moment::parse`] reads back.
-impl fmt::Display for Moment {
+/// What [`TimeOrAge::parse`] reads back.
+impl fmt::Display for TimeOrAge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(at) => at.fmt(f),
@@ -74,19 +74,19 @@ mod tests {
     #[test]
     fn a_moment_is_a_timestamp_or_an_age() {
         let now: Timestamp = "2026-11-18T14:00:00Z".parse().unwrap();
-        let age = |text: &str| Moment::parse(text).unwrap().age(now);
+        let age = |text: &str| TimeOrAge::parse(text).unwrap().age(now);
         assert_eq!(age("2h"), Duration::from_secs(7200));
         assert_eq!(age("0s"), Duration::ZERO);
         assert_eq!(age("2026-11-18T13:59:30Z"), Duration::from_secs(30));
         assert_eq!(age("2026-11-18T15:59:30.5+02:00"), Duration::from_millis(29_500));
         assert_eq!(age("2026-11-18T14:00:01Z"), Duration::ZERO, "what is to come has no age");
         for bad in ["", "5", "yesterday", "2026-11-18", "2026-11-18T14:00:00", "-2h"] {
-            let why = Moment::parse(bad).unwrap_err();
+            let why = TimeOrAge::parse(bad).unwrap_err();
             assert!(why.contains("2026-11-18T14:03:22Z") && why.contains("2h"), "{bad}: {why}");
         }
         for text in ["90s", "2026-11-18T13:59:30.25Z"] {
-            let moment = Moment::parse(text).unwrap();
-            assert_eq!(Moment::parse(&moment.to_string()), Ok(moment));
+            let moment = TimeOrAge::parse(text).unwrap();
+            assert_eq!(TimeOrAge::parse(&moment.to_string()), Ok(moment));
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a signature applies to, and what counts under a signed or an unsigned key.
+//! Which requests a webhook signature protects, and how it changes the fingerprint.
 
 use axum::{
     Router,
@@ -18,32 +18,34 @@ use crate::{
     },
 };
 
+const SIGNATURE_INVALID: &str = "signature-invalid";
+
 fn hmac() -> Signature {
     Signature::hmac(HmacScheme::new(HeaderName::from_static("x-signature")), [SECRET]).unwrap()
 }
 
-/// An event that is signed, and whatever headers are not.
+/// A webhook event with a signed body and unsigned headers.
 fn signed(headers: &[(&str, &str)], body: &str) -> Request<Body> {
     let signature = HEXLOWER.encode(&mac(SECRET.as_bytes(), &[body]));
     event(&[headers, &[("x-signature", signature.as_str())]].concat(), body)
 }
 
 #[tokio::test]
-async fn a_signature_is_verified_where_everything_else_is_only_observed() {
+async fn a_route_with_a_signature_is_guarded_even_if_its_layer_observes() {
     let harness = Harness::new();
     let layer = IdempotencyLayer::inbox(&harness.semel, source(), by_github()).observe();
     let app = harness.app_with(layer, |run| async move { run.to_string() });
-    send(&app, event(&[("x-github-delivery", "d")], "{}")).await.assert_problem(401, SIGNATURE);
+    send(&app, event(&[("x-github-delivery", "d")], "{}"))
+        .await
+        .assert_problem(401, SIGNATURE_INVALID);
     let mut forged = github("d", "{}");
     *forged.body_mut() = Body::from("[]");
-    send(&app, forged).await.assert_problem(401, SIGNATURE);
+    send(&app, forged).await.assert_problem(401, SIGNATURE_INVALID);
     assert_eq!((harness.runs(), harness.store.count(StoreCall::Claim)), (0, 0));
     assert_eq!(send(&app, github("d", "{}")).await.text(), "1");
     assert!(send(&app, github("d", "{}")).await.is_replayed(), "it is guarded");
     assert_eq!(harness.runs(), 1);
 }
-
-const SIGNATURE: &str = "signature-invalid";
 
 #[tokio::test]
 async fn no_method_passes_unverified() {
@@ -61,12 +63,12 @@ async fn no_method_passes_unverified() {
             request
         };
         let before = harness.runs();
-        send(&app, with(event(&[], "{}"))).await.assert_problem(401, SIGNATURE);
+        send(&app, with(event(&[], "{}"))).await.assert_problem(401, SIGNATURE_INVALID);
         let mut forged = with(github("d", "{}"));
         *forged.body_mut() = Body::from("[]");
-        send(&app, forged).await.assert_problem(401, SIGNATURE);
+        send(&app, forged).await.assert_problem(401, SIGNATURE_INVALID);
         assert_eq!(harness.runs(), before, "{method}");
-        // It is not guarded, so each runs, with its body.
+        // Requests with other methods are not guarded, so each one runs, with its body.
         for run in [before + 1, before + 2] {
             let answer = send(&app, with(github("d", "{}"))).await;
             assert_eq!((answer.status, answer.text()), (StatusCode::OK, &*format!("{run} {{}}")));
@@ -75,7 +77,7 @@ async fn no_method_passes_unverified() {
 }
 
 #[tokio::test]
-async fn a_layer_of_the_same_scope_outside_does_not_switch_the_signature_off() {
+async fn an_outer_layer_of_the_same_scope_does_not_disable_verification() {
     let harness = Harness::new();
     let counted = harness.clone();
     let handler = move |body: String| {
@@ -90,10 +92,10 @@ async fn a_layer_of_the_same_scope_outside_does_not_switch_the_signature_off() {
         request.headers_mut().insert("idempotency-key", key.parse().unwrap());
         request
     };
-    send(&app, keyed(event(&[], "{}"), "a")).await.assert_problem(401, SIGNATURE);
+    send(&app, keyed(event(&[], "{}"), "a")).await.assert_problem(401, SIGNATURE_INVALID);
     let mut forged = keyed(github("d", "{}"), "b");
     *forged.body_mut() = Body::from("[]");
-    send(&app, forged).await.assert_problem(401, SIGNATURE);
+    send(&app, forged).await.assert_problem(401, SIGNATURE_INVALID);
     assert_eq!(harness.runs(), 0);
     assert_eq!(send(&app, keyed(github("d", "{}"), "c")).await.text(), "{}");
     assert!(send(&app, keyed(github("d", "{}"), "c")).await.is_replayed());
@@ -101,7 +103,7 @@ async fn a_layer_of_the_same_scope_outside_does_not_switch_the_signature_off() {
 }
 
 #[tokio::test]
-async fn a_redelivery_gets_the_status_alone_where_the_answer_was_not_kept() {
+async fn a_redelivery_gets_only_the_status_if_the_answer_was_not_retained() {
     let large = || (StatusCode::ACCEPTED, Body::from(vec![b' '; 2 << 20]));
     let streams = || (StatusCode::ACCEPTED, Body::from("a stream"));
     for streaming in [false, true] {
@@ -127,7 +129,7 @@ async fn a_redelivery_gets_the_status_alone_where_the_answer_was_not_kept() {
 }
 
 #[tokio::test]
-async fn the_query_of_an_event_does_not_count() {
+async fn the_query_of_an_event_is_not_part_of_the_fingerprint() {
     let harness = Harness::new();
     let app = inbox(&harness, by_github());
     for (query, replayed) in [("", false), ("?attempt=2", true)] {
@@ -139,7 +141,7 @@ async fn the_query_of_an_event_does_not_count() {
 }
 
 #[tokio::test]
-async fn another_body_under_an_id_that_is_not_signed_is_another_event() {
+async fn another_body_with_an_unsigned_event_id_is_refused_as_key_reused() {
     let harness = Harness::new();
     let app = inbox(&harness, by_github());
     assert_eq!(send(&app, github("d", r#"{"a":1}"#)).await.text(), "1");
@@ -155,19 +157,19 @@ async fn another_body_under_an_id_that_is_not_signed_is_another_event() {
 }
 
 #[tokio::test]
-async fn another_body_under_an_id_that_is_signed_is_the_same_event() {
+async fn another_body_with_a_signed_event_id_is_replayed() {
     let secret = format!("whsec_{}", BASE64.encode(SECRET.as_bytes()));
     let by_standard = Signature::standard_webhooks([secret]).unwrap().clock(now);
     let harness = Harness::new();
     let in_body = KeyRule::json(Pointer::parse("/id").unwrap()).required();
-    let own = IdempotencyLayer::inbox(&harness.semel, source(), hmac()).key(in_body);
-    let own = harness.app_with(own, |run| async move { run.to_string() });
+    let json_key_app = IdempotencyLayer::inbox(&harness.semel, source(), hmac()).key(in_body);
+    let json_key_app = harness.app_with(json_key_app, |run| async move { run.to_string() });
     let (one, other) = (r#"{"id":"e","n":1}"#, r#"{"id":"e","n":2}"#);
     type Signed<'a> = &'a dyn Fn(&'static str) -> Request<Body>;
     let apps: [(Router, Signed<'_>); 3] = [
         (inbox(&Harness::new(), by_standard), &|body| standard("m", NOW, body)),
         (inbox(&Harness::new(), by_stripe()), &|body| stripe(SECRET, NOW, body)),
-        (own, &|body| signed(&[], body)),
+        (json_key_app, &|body| signed(&[], body)),
     ];
     for (app, event) in apps {
         assert_eq!(send(&app, event(one)).await.text(), "1");
@@ -177,7 +179,7 @@ async fn another_body_under_an_id_that_is_signed_is_the_same_event() {
 }
 
 #[tokio::test]
-async fn a_captured_cloud_event_cannot_be_renamed_by_headers() {
+async fn unsigned_headers_do_not_override_the_signed_id_of_a_cloud_event() {
     let harness = Harness::new();
     let layer = IdempotencyLayer::inbox(&harness.semel, source(), hmac())
         .key(KeyRule::cloud_event().required());
