@@ -403,7 +403,7 @@ mod tests {
             assert_eq!(required.collect::<BTreeSet<_>>(), few, "{name}");
         };
         check("Record", records().each_ref().map(to_json));
-        check("Line", records().each_ref().map(|view| to_json(&view.line)));
+        check("RecordSummary", records().each_ref().map(|view| to_json(&view.line)));
         check("Answer", answers().each_ref().map(to_json));
         let page = responses::RecordPageView { next: Some(String::new()), ..Default::default() };
         check("Records", [to_json(&page), to_json(&responses::RecordPageView::default())]);

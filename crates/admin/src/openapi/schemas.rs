@@ -202,18 +202,19 @@ fn operators() -> Value {
 fn views() -> Value {
     let whole = || json!({ "type": "integer", "minimum": 0 });
     let flag = || json!({ "type": "boolean" });
-    let record = object(&[LINE_MEMBERS, &["on_unknown"]].concat(), record_properties());
+    let record = object(&[SUMMARY_MEMBERS, &["on_unknown"]].concat(), record_properties());
     let all = record_properties();
-    let of_line = LINE_MEMBERS.iter().chain(LINE_OPTIONS);
-    let of_line = of_line.filter_map(|name| Some(((*name).to_owned(), all.get(name)?.clone())));
-    let line = object(LINE_MEMBERS, Value::Object(of_line.collect()));
+    let of_summary = SUMMARY_MEMBERS.iter().chain(SUMMARY_OPTIONS);
+    let of_summary =
+        of_summary.filter_map(|name| Some(((*name).to_owned(), all.get(name)?.clone())));
+    let summary = object(SUMMARY_MEMBERS, Value::Object(of_summary.collect()));
     json!({
         "Records": object(&["records", "examined"], json!({
-            "records": { "type": "array", "items": reference("Line") },
+            "records": { "type": "array", "items": reference("RecordSummary") },
             "next": text("Where the next page begins; absent after the last"),
             "examined": whole(),
         })),
-        "Line": line,
+        "RecordSummary": summary,
         "Record": record,
         "Answer": object(&["kind", "body_bytes"], json!({
             "kind": { "enum": ["response", "not_retained", "failed", "damaged"] },
@@ -227,9 +228,9 @@ fn views() -> Value {
         })),
         "ResolveManyResult": object(&["processed", "applied", "stale"], json!({
             "processed": whole(), "applied": whole(),
-            "stale": { "type": "array", "items": reference("RecordName") },
+            "stale": { "type": "array", "items": reference("RecordId") },
         })),
-        "RecordName": object(&["scope", "caller", "key"], json!({
+        "RecordId": object(&["scope", "caller", "key"], json!({
             "scope": text("The scope"), "caller": text("Empty for the anonymous caller"),
             "key": text("The key"),
         })),
@@ -239,11 +240,11 @@ fn views() -> Value {
 }
 
 /// The members that every record of a listing has.
-const LINE_MEMBERS: &[&str] =
+const SUMMARY_MEMBERS: &[&str] =
     &["scope", "caller", "key", "state", "fence", "attempt", "age_ms", "claimed_at", "lapsed"];
 
 /// Those that only some have.
-const LINE_OPTIONS: &[&str] =
+const SUMMARY_OPTIONS: &[&str] =
     &["ended_ago_ms", "ended_at", "about", "node", "reason", "reason_label"];
 
 fn fields() -> Value {
