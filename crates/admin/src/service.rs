@@ -265,17 +265,14 @@ impl ApiCall<'_> {
             }
         };
         match claimed {
-            RemoteClaim::Execute(Grant { fence, attempt, .. }) => {
-                let held = HeldClaim { id, by: Claimant::new(fence, owner), lease };
-                let Some(sealed) = self.state.service.seal.seal(&held) else {
-                    let detail = "The system has no randomness for a claim.";
-                    return Err(refused(ApiError::store_unavailable(detail)));
-                };
-                let lease_ms = millis(lease);
-                Ok(ServiceReply::done(format!(
-                    "{{\"outcome\":\"execute\",\"claim\":\"{sealed}\",\"fence\":{fence},\
-                     \"attempt\":{attempt},\"lease_ms\":{lease_ms}}}"
-                )))
+            RemoteClaim::Execute(grant) => {
+                let held = HeldClaim { id, by: Claimant::new(grant.fence, owner), lease };
+                self.granted(&held, grant, lease)
+            }
+            // With nothing left of its lease, a client does not begin: it gives the claim back.
+            RemoteClaim::Lapsed(grant) => {
+                let held = HeldClaim { id, by: Claimant::new(grant.fence, owner), lease };
+                self.granted(&held, grant, Duration::ZERO)
             }
             RemoteClaim::Replayed(answer)
                 if batch.is_some_and(|batch| !batch.admits(answer.as_bytes().len())) =>
@@ -300,6 +297,23 @@ impl ApiCall<'_> {
             }
             RemoteClaim::Refused(refusal) => Err(problem(refusal, None)),
         }
+    }
+
+    fn granted(
+        &self,
+        held: &HeldClaim,
+        grant: Grant,
+        lease_left: Duration,
+    ) -> Result<ServiceReply, Refused> {
+        let Some(sealed) = self.state.service.seal.seal(held) else {
+            let detail = "The system has no randomness for a claim.";
+            return Err(refused(ApiError::store_unavailable(detail)));
+        };
+        let (Grant { fence, attempt, .. }, lease_ms) = (grant, millis(lease_left));
+        Ok(ServiceReply::done(format!(
+            "{{\"outcome\":\"execute\",\"claim\":\"{sealed}\",\"fence\":{fence},\
+             \"attempt\":{attempt},\"lease_ms\":{lease_ms}}}"
+        )))
     }
 
     fn begin_request(

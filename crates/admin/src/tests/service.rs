@@ -444,6 +444,23 @@ async fn without_its_store_the_api_asks_for_the_same_call_again() {
 }
 
 #[tokio::test]
+async fn a_claim_whose_reply_came_after_its_lease_holds_nothing() {
+    let api = api().await;
+    let short = |attempt| with(claim("k", attempt), json!({ "lease": "100ms" }));
+    let lost = api.call("claims", short(1)).await.json();
+    // Only time ends a lease.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    api.call("claims", short(2)).await.assert_api_problem(423, "outcome-unknown");
+    let late = api.call("claims", short(1)).await.json();
+    assert_eq!((&late["fence"], &late["lease_ms"]), (&lost["fence"], &json!(0)), "{late}");
+    let renewed = api.call("claims/renew", json!({ "claim": late["claim"] })).await;
+    renewed.assert_api_problem(409, "claim-lost");
+    let released = json!({ "claim": late["claim"], "counted": false });
+    assert_eq!(api.call("claims/release", released).await.status, 200);
+    assert_eq!(api.granted("k", 2).await["attempt"], 1);
+}
+
+#[tokio::test]
 async fn a_draining_server_ends_claims_and_grants_none() {
     let api = api().await;
     let granted = api.granted("k", 1).await;

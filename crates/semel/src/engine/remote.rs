@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Duration};
 
 use semel_core::{
     Action, Answer, Claim, Claimant, Claimed, Fenced, Finish, Flow, Grant, Occupied, OwnerToken,
-    Plan, Problem, ProcessTime, RecordAction, RecordId, Release, Reply, StateView, StoreError,
-    StoreErrorKind,
+    Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Release, Reply, Snapshot,
+    StateView, StoreError, StoreErrorKind,
 };
 
 use super::{BeginRequest, EngineState, Semel, pending::RemoteWait};
@@ -33,6 +33,9 @@ pub enum RemoteClaim {
     Replayed(Answer),
     /// This very claim was granted before and was released: its owner token cannot be used again.
     Ended,
+    /// This very claim was granted before, and its lease has ended: the record is held. Its owner
+    /// must not begin. If it has not begun, it gives the claim back and claims anew.
+    Lapsed(Grant),
     /// It may not run now.
     Refused(Problem),
 }
@@ -201,10 +204,15 @@ struct RemoteClaimDriver {
     last_answer: LastAnswer,
 }
 
+fn is_held_by_lapse(seen: &Snapshot) -> bool {
+    seen.state == StateView::Held && seen.reason == Some(Reason::LeaseExpired)
+}
+
 /// What a claim call led to.
 enum ClaimStep {
     Next(Action),
     Ended,
+    Lapsed(Grant),
 }
 
 impl RemoteClaimDriver {
@@ -214,6 +222,7 @@ impl RemoteClaimDriver {
                 Action::Claim => match self.claim().await {
                     ClaimStep::Next(step) => step,
                     ClaimStep::Ended => return RemoteClaim::Ended,
+                    ClaimStep::Lapsed(grant) => return RemoteClaim::Lapsed(grant),
                 },
                 Action::Execute(grant) => return self.granted(grant),
                 Action::Reply(reply) => {
@@ -269,6 +278,7 @@ impl RemoteClaimDriver {
         let call = shared.store.claim(&self.claim);
         match shared.call_store(StoreOperation::Claim, &id, timeout, call).await {
             Ok(Claimed::Occupied(Occupied::Ended)) => ClaimStep::Ended,
+            Ok(Claimed::Occupied(Occupied::Held)) => self.check_held(&shared, &id).await,
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed
                     && let Some(epoch) = epoch
@@ -282,6 +292,37 @@ impl RemoteClaimDriver {
         }
     }
 
+    /// A record that is held because its lease has ended may be held under this very claim, whose
+    /// reply was lost. Another hold under its fence and token says so, and changes nothing (laws 5
+    /// and 6). The claim is not given back here: this may be a stale duplicate, whose owner runs.
+    async fn check_held(&mut self, shared: &EngineState, id: &RecordId) -> ClaimStep {
+        let timeout = self.flow.claim_timeout(shared.clock.now());
+        let found = async {
+            let call = shared.store.get(id);
+            let seen = shared.call_store(StoreOperation::Get, id, timeout, call).await?;
+            let Some(seen) = seen.filter(is_held_by_lapse) else { return Ok::<_, StoreError>(None) };
+            let by = Claimant::new(seen.fence, self.claim.owner);
+            let held = Finish::hold(Reason::LeaseExpired);
+            let call = shared.store.finish(id, by, &held);
+            let held = shared.call_store(StoreOperation::Record, id, timeout, call).await?;
+            let grant = Grant::new(seen.fence, seen.attempt);
+            Ok((held == Fenced::Applied).then_some(grant))
+        };
+        let found = found.await;
+        let now = shared.clock.now();
+        match found {
+            Ok(Some(grant)) => ClaimStep::Lapsed(grant),
+            Ok(None) => {
+                let held = Claimed::Occupied(Occupied::Held);
+                ClaimStep::Next(self.flow.on_claimed(held, now))
+            }
+            Err(error) => {
+                let error = StoreError::new(error.kind(), "the held record could not be read");
+                ClaimStep::Next(self.claim_failed(&error, now))
+            }
+        }
+    }
+
     /// The reply to a repeat while the store accepts no writes: a repeat needs none.
     async fn reply_from_store(&self, shared: &EngineState, id: &RecordId) -> Option<Reply> {
         if !shared.breaker.is_readable() {
@@ -290,6 +331,8 @@ impl RemoteClaimDriver {
         let call = shared.store.get(id);
         let timeout = self.flow.claim_timeout(shared.clock.now());
         let seen = shared.call_store(StoreOperation::Get, id, timeout, call).await.ok()??;
+        // It may be held under this very claim, which only a write finds out.
+        let seen = Some(seen).filter(|seen| !is_held_by_lapse(seen))?;
         self.plan.reply_of_former(&seen, false)
     }
 

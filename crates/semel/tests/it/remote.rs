@@ -193,6 +193,44 @@ async fn a_released_attempt_is_over_and_counts_only_if_it_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repeat_of_a_claim_whose_lease_has_ended_can_be_given_back() {
+    let here = Harness::new().without_wait();
+    let held = RemoteClaim::Refused(Problem::OutcomeUnknown);
+    let first = here.granted("k", 1).await;
+    sleep_for(here.policy.lease * 2).await;
+    // Alone, and after another claim has found the record lapsed.
+    assert_eq!(here.claim("k", 1).await, RemoteClaim::Lapsed(first));
+    assert_eq!(here.claim("k", 2).await, held);
+    assert_eq!(here.second_process().claim("k", 1).await, RemoteClaim::Lapsed(first));
+    assert_eq!(here.state("k").await, Some(StateView::Held));
+    // Nothing was begun: the key is free.
+    assert_eq!(here.finish("k", by(first, 1), &uncounted()).await, RemoteFinish::Applied);
+    assert_eq!(here.claim("k", 1).await, RemoteClaim::Ended);
+    let second = here.granted("k", 2).await;
+    assert_eq!(second.attempt, 1);
+
+    // What its owner has held is held.
+    let unknown = Finish::hold(Reason::text("the bank did not answer"));
+    assert_eq!(here.finish("k", by(second, 2), &unknown).await, RemoteFinish::Applied);
+    assert_eq!(here.claim("k", 2).await, held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_claim_is_repeated_until_the_store_says_whose_it_is() {
+    let here = Harness::new().without_wait();
+    let first = here.granted("k", 1).await;
+    sleep_for(here.policy.lease * 2).await;
+    for call in [StoreCall::Get, StoreCall::Finish] {
+        here.store.set(call, StoreCondition::ReplyLost);
+        let refused = RemoteClaim::Refused(Problem::StoreUnavailable);
+        assert_eq!(here.claim("k", 1).await, refused, "{call:?}");
+        here.store.set(call, StoreCondition::Available);
+        sleep_for(Duration::from_secs(1)).await;
+    }
+    assert_eq!(here.claim("k", 1).await, RemoteClaim::Lapsed(first));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lapsed_claim_under_fail_is_lost_and_not_a_differing_result() {
     let here = Harness::new().on_unknown(OnUnknown::Fail);
     let grant = here.granted("k", 1).await;
