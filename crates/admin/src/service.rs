@@ -106,7 +106,7 @@ async fn single(
         Err(error) => return ServiceReply::from(error).into_response(),
     };
     let caller = ApiCall { state: &state, rules: state.service.rules.get(), credential };
-    caller.run(operation, &body, None).await.into_response()
+    caller.run(operation, body, None).await.into_response()
 }
 
 pub(super) async fn batch(
@@ -129,10 +129,10 @@ pub(super) async fn batch(
     let caller = &ApiCall { state: &state, rules: state.service.rules.get(), credential };
     let (running, results) = (&Semaphore::new(BATCH_RUNNING_MAX), &BatchResults::default());
     let replies = operations.into_iter().map(|operation| {
-        let operation = operation.get().as_bytes();
+        let operation = body.slice_ref(operation.get().as_bytes());
         Box::pin(async move {
             let _permit = running.acquire().await;
-            match json_object::from_slice::<NamedCall>(operation) {
+            match json_object::from_slice::<NamedCall>(&operation) {
                 Ok(named) => caller.run(named.op, operation, Some(results)).await.element(),
                 Err(error) => refuse_malformed(&error.to_string()).element(),
             }
@@ -214,27 +214,33 @@ impl ApiCall<'_> {
     async fn run(
         &self,
         operation: Operation,
-        body: &[u8],
+        body: Bytes,
         batch: Option<&BatchResults>,
     ) -> ServiceReply {
         let done = match operation {
-            Operation::Claim => match read(body, batch) {
-                Ok(call) => self.claim(call, batch).await,
-                Err(reply) => Err(reply),
-            },
-            Operation::Complete => match read(body, batch) {
+            Operation::Claim => {
+                let read = read(&body, batch);
+                let read = read.and_then(|call| self.begin_request(&call, batch.is_some()));
+                // A claim waits without its body.
+                drop(body);
+                match read {
+                    Ok((request, owner)) => self.claim(request, owner, batch).await,
+                    Err(reply) => Err(reply),
+                }
+            }
+            Operation::Complete => match read(&body, batch) {
                 Ok(call) => self.complete(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Renew => match read(body, batch) {
+            Operation::Renew => match read(&body, batch) {
                 Ok(call) => self.renew(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Release => match read(body, batch) {
+            Operation::Release => match read(&body, batch) {
                 Ok(call) => self.release(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Hold => match read(body, batch) {
+            Operation::Hold => match read(&body, batch) {
                 Ok(call) => self.hold(call).await,
                 Err(reply) => Err(reply),
             },
@@ -244,7 +250,8 @@ impl ApiCall<'_> {
 
     async fn claim(
         &self,
-        call: ClaimCall<'_>,
+        request: BeginRequest,
+        owner: OwnerToken,
         batch: Option<&BatchResults>,
     ) -> Result<ServiceReply, Refused> {
         if *self.state.draining.borrow() {
@@ -253,7 +260,6 @@ impl ApiCall<'_> {
         if batch.is_some_and(BatchResults::is_full) {
             return Err(batch_full());
         }
-        let (request, owner) = self.begin_request(&call, batch.is_some())?;
         let (id, lease) = (request.id.clone(), request.policy.lease);
         let mut draining = self.state.draining.clone();
         let claimed = tokio::select! {

@@ -164,6 +164,39 @@ async fn a_waiting_claim_is_answered_when_the_server_shuts_down() {
 }
 
 #[tokio::test]
+async fn claims_wait_without_their_bodies() {
+    let setup = Setup::service_api(Records::fresh());
+    let server = setup.start().await;
+    let api = server.api();
+    let large = |attempt: u32| {
+        let mut large = claim("k", attempt);
+        large["payload"] = "x".repeat(8_000_000).into();
+        large["wait"] = if attempt == 0 { "0s" } else { "1m" }.into();
+        large
+    };
+    let granted = json(&call(api, "claims", &large(0)).await);
+    let mut waiting = tokio::task::JoinSet::new();
+    let mut peaks = Vec::new();
+    for attempt in 1..=16 {
+        let body = large(attempt);
+        waiting.spawn(async move { call(api, "claims", &body).await });
+        let all = format!("semel_waiting {attempt}\n");
+        while !send(api, local("/metrics")).await.text().contains(&all) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        peaks.push(server.memory_peak_kib());
+    }
+    let grown = peaks[15] - peaks[0];
+    assert!(grown < 48 << 10, "15 more claims of 8 MB wait in {grown} KiB: {peaks:?}");
+    let result = json!({ "claim": granted["claim"], "result": { "body": 17 } });
+    call(api, "claims/complete", &result).await;
+    for replay in waiting.join_all().await {
+        assert_eq!(json(&replay)["result"]["body"], 17);
+    }
+    server.assert_clean_shutdown().await;
+}
+
+#[tokio::test]
 async fn claims_and_tokens_survive_a_change_of_their_secrets() {
     let tokens = [JOBS_TOKEN, "the-next-token-of-the-jobs-is-this-one"];
     let base = Setup::on_store(Records::fresh(), "")

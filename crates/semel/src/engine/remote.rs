@@ -300,7 +300,9 @@ impl RemoteClaimDriver {
         let found = async {
             let call = shared.store.get(id);
             let seen = shared.call_store(StoreOperation::Get, id, timeout, call).await?;
-            let Some(seen) = seen.filter(is_held_by_lapse) else { return Ok::<_, StoreError>(None) };
+            let Some(seen) = seen.filter(is_held_by_lapse) else {
+                return Ok::<_, StoreError>(None);
+            };
             let by = Claimant::new(seen.fence, self.claim.owner);
             let held = Finish::hold(Reason::LeaseExpired);
             let call = shared.store.finish(id, by, &held);
