@@ -30,12 +30,17 @@ use tower_service::Service as _;
 
 use self::worker::{ApiWorker, WorkerContext};
 use super::{
-    ApiState, access::AccessCheck, api_error::ApiError, claims::claim_rules::WAIT_MAX, router,
+    ApiState,
+    access::AccessCheck,
+    api_error::ApiError,
+    claims::{WAITS_MAX, claim_rules::WAIT_MAX},
+    router,
 };
 
-/// Maximum number of open connections. A new connection replaces another one, so that idle clients
-/// cannot block health checks.
-pub(super) const CONNECTIONS_MAX: usize = if cfg!(test) { 8 } else { 1024 };
+/// Maximum number of open connections. A new connection replaces one without a running call, so
+/// that idle clients cannot block health checks. Claims that wait take half of them at most: other
+/// calls need connections too.
+pub(super) const CONNECTIONS_MAX: usize = 2 * WAITS_MAX;
 
 /// Timeout for a request head, and idle timeout of a connection.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -49,7 +54,8 @@ const CALL_TIMEOUT: Duration = WAIT_MAX.saturating_add(REQUEST_TIMEOUT);
 /// What the paths of calls that may wait begin with.
 const CALL_PATH: &str = "/v1/claims";
 
-/// Maximum age of a connection: a client that never reads must not keep it open.
+/// Maximum age of a connection, beside its last call: a client that never reads must not keep it
+/// open.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// Grace period for requests on shutdown.
@@ -150,14 +156,14 @@ pub(super) async fn serve_connection(
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    tokio::select! {
+    let rest = tokio::select! {
         // A client may disconnect at any time; that is not an error.
         _ = connection.as_mut() => return,
-        _ = ended.changed() => {}
-        () = sleep(CONNECTION_AGE_MAX) => {}
-    }
+        _ = ended.changed() => SHUTDOWN_TIMEOUT,
+        () = sleep(CONNECTION_AGE_MAX) => CALL_TIMEOUT,
+    };
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(SHUTDOWN_TIMEOUT, connection).await;
+    let _ = timeout(rest, connection).await;
 }
 
 async fn respond(state: &ConnectionState, request: Request<Incoming>) -> Response<Body> {

@@ -220,7 +220,8 @@ impl ApiCall<'_> {
         let done = match operation {
             Operation::Claim => {
                 let read = read(&body, batch);
-                let read = read.and_then(|call| self.begin_request(&call, batch.is_some()));
+                let wait = self.state.service.waits.try_acquire().ok().filter(|_| batch.is_none());
+                let read = read.and_then(|call| self.begin_request(&call, wait.is_some()));
                 // A claim waits without its body.
                 drop(body);
                 match read {
@@ -262,15 +263,10 @@ impl ApiCall<'_> {
         }
         let (id, lease) = (request.id.clone(), request.policy.lease);
         let mut draining = self.state.draining.clone();
-        let claimed = tokio::select! {
-            biased;
-            claimed = self.state.semel.remote_claim(request, owner) => claimed,
-            // The client repeats the claim and gets the same one, from another server.
-            _ = draining.wait_for(|is_draining| *is_draining) => {
-                return Err(refused(ApiError::draining()));
-            }
+        let end_wait = async {
+            let _ = draining.wait_for(|is_draining| *is_draining).await;
         };
-        match claimed {
+        match self.state.semel.remote_claim(request, owner, end_wait).await {
             RemoteClaim::Execute(grant) => {
                 let held = HeldClaim { id, by: Claimant::new(grant.fence, owner), lease };
                 self.granted(&held, grant, lease)
@@ -301,6 +297,10 @@ impl ApiCall<'_> {
                               the same attempt_id.";
                 Err(problem(Problem::StoreUnavailable, Some(detail)))
             }
+            // The client repeats the claim, at another server.
+            RemoteClaim::Refused(Problem::InProgress) if *self.state.draining.borrow() => {
+                Err(refused(ApiError::draining()))
+            }
             RemoteClaim::Refused(refusal) => Err(problem(refusal, None)),
         }
     }
@@ -325,7 +325,7 @@ impl ApiCall<'_> {
     fn begin_request(
         &self,
         call: &ClaimCall<'_>,
-        batched: bool,
+        can_wait: bool,
     ) -> Result<(BeginRequest, OwnerToken), Refused> {
         let malformed = |detail: String| refused(ApiError::malformed(&detail));
         let scope = Scope::new(&call.scope).map_err(|error| malformed(error.to_string()))?;
@@ -347,7 +347,7 @@ impl ApiCall<'_> {
             .ok_or_else(|| malformed("`attempt_id` is not 32 hexadecimal digits".to_owned()))?;
         let fingerprint = fingerprint(call).map_err(malformed)?;
         let mut policy = self.rules.policy(&scope, call).map_err(setting)?;
-        if batched {
+        if !can_wait {
             policy.wait = Duration::ZERO;
         }
         let id = RecordId::new(scope, caller, key);
@@ -512,7 +512,7 @@ fn hex<const BYTES: usize>(digits: &str) -> Option<[u8; BYTES]> {
 }
 
 /// Polls all futures in this task until each is done; the results are in their order.
-async fn join_all<T>(mut running: Vec<Pin<Box<impl Future<Output = T>>>>) -> Vec<T> {
+pub(super) async fn join_all<T>(mut running: Vec<Pin<Box<impl Future<Output = T>>>>) -> Vec<T> {
     let mut done: Vec<Option<T>> = running.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut all_done = true;

@@ -244,6 +244,32 @@ async fn idle_clients_cannot_block_new_connections() {
     assert_eq!(asked.await.unwrap().status, 200);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_call_outlives_the_age_of_its_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = TcpStream::connect(address).await.unwrap();
+    let (stream, peer) = listener.accept().await.unwrap();
+    // As long as a claim that waits.
+    let slow = || async { tokio::time::sleep(Duration::from_secs(80)).await };
+    let router = Router::new().route("/v1/claims", get(slow));
+    let gate = access::AccessCheck::new(address, false);
+    let state = listen::ConnectionState { router, gate, peer, busy: Arc::default() };
+    let (_end, ended) = watch::channel(());
+    tokio::spawn(listen::serve_connection(stream.into_std().unwrap(), state, ended));
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(client)).await.unwrap();
+    tokio::spawn(connection);
+    // The last one begins before the connection is 600 s old, and ends after that.
+    for call in 1..=8 {
+        let request = http::Request::get("/v1/claims").header("host", "localhost");
+        sender.ready().await.unwrap();
+        let answer = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await;
+        assert_eq!(answer.unwrap().status(), 200, "call {call}");
+    }
+    sender.ready().await.unwrap_err();
+}
+
 #[tokio::test]
 async fn requests_with_a_wrong_token_are_counted() {
     let api = TestApi::new(Some(TOKEN)).await;

@@ -101,10 +101,13 @@ async fn run(
     let (mut connections, mut open) = (JoinSet::new(), VecDeque::new());
     while let Some((stream, peer)) = receiver.recv().await {
         while connections.try_join_next().is_some() {}
-        evict_if_full(&mut open, context.connections_max);
+        let count = ConnectionCount(Arc::clone(&counter));
+        if !make_room(&mut open, context.connections_max) {
+            continue;
+        }
         let busy = Arc::new(AtomicBool::new(false));
         let state = ConnectionState { peer, busy: Arc::clone(&busy), ..context.connection.clone() };
-        let (ended, count) = (context.ended.clone(), ConnectionCount(Arc::clone(&counter)));
+        let ended = context.ended.clone();
         let handle = connections.spawn(async move {
             serve_connection(stream, state, ended).await;
             drop(count);
@@ -116,17 +119,17 @@ async fn run(
     drop(context.running);
 }
 
-/// At the limit, closes the oldest connection that waits for its client, or else the oldest one. An
-/// action that it started continues.
-fn evict_if_full(open: &mut VecDeque<TrackedConnection>, connections_max: usize) {
+/// Whether there is room for one more connection. At the limit, closes the oldest one that waits
+/// for its client. A running call is not cut: its client could not know whether it was done.
+fn make_room(open: &mut VecDeque<TrackedConnection>, connections_max: usize) -> bool {
     open.retain(|tracked| !tracked.handle.is_finished());
     if open.len() < connections_max {
-        return;
+        return true;
     }
     let idle = open.iter().position(|tracked| !tracked.busy.load(Ordering::Relaxed));
-    if let Some(tracked) = open.remove(idle.unwrap_or(0)) {
-        tracked.handle.abort();
-    }
+    let Some(tracked) = idle.and_then(|idle| open.remove(idle)) else { return false };
+    tracked.handle.abort();
+    true
 }
 
 async fn tick() {

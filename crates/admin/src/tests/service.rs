@@ -341,6 +341,35 @@ async fn a_waiting_claim_gets_the_result() {
 }
 
 #[tokio::test]
+async fn waiting_claims_leave_connections_for_other_calls() {
+    let api = api().await;
+    let granted = api.granted("k", 1).await;
+    let claims = async {
+        let attempts = 2..2 + u8::try_from(listen::CONNECTIONS_MAX).unwrap();
+        let mut asked = Vec::new();
+        for attempt in attempts {
+            let waiting = with(claim("k", attempt), json!({ "wait": "30s" }));
+            asked.push(Box::pin(api.call("claims", waiting)));
+        }
+        crate::service::join_all(asked).await
+    };
+    let (answers, _) = tokio::join!(claims, async {
+        until(|| api.semel.waiting() == listen::CONNECTIONS_MAX / 2).await;
+        // More connections than are left: one after the other replaces an idle one.
+        for _ in 0..listen::CONNECTIONS_MAX {
+            assert_eq!(api.get("/healthz").await.status, 200);
+        }
+        let result = json!({ "claim": granted["claim"], "result": { "body": 7 } });
+        api.call("claims/complete", result).await
+    });
+    let replayed = answers.iter().filter(|answer| answer.status == 200).count();
+    assert_eq!(replayed, listen::CONNECTIONS_MAX / 2);
+    for answer in answers.iter().filter(|answer| answer.status != 200) {
+        answer.assert_api_problem(409, "in-progress");
+    }
+}
+
+#[tokio::test]
 async fn a_batch_answers_each_operation_in_order() {
     let api = api().await;
     let mut operations = Vec::new();
@@ -458,6 +487,22 @@ async fn a_claim_whose_reply_came_after_its_lease_holds_nothing() {
     let released = json!({ "claim": late["claim"], "counted": false });
     assert_eq!(api.call("claims/release", released).await.status, 200);
     assert_eq!(api.granted("k", 2).await["attempt"], 1);
+}
+
+#[tokio::test]
+async fn a_draining_server_answers_with_what_the_store_grants() {
+    let store = FlakyStore::new(MemoryStore::new());
+    let api = TestApi::configured(store.clone(), SOURCE).await;
+    store.set(StoreCall::Claim, StoreCondition::ReplyDelayed);
+    let (granted, ()) = tokio::join!(api.granted("k", 1), async {
+        until(|| store.count(StoreCall::Claim) == 1).await;
+        api.draining.send_replace(true);
+        // Only time can show that the claim is not answered now.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        store.set(StoreCall::Claim, StoreCondition::Available);
+    });
+    let done = api.call("claims/complete", json!({ "claim": granted["claim"] })).await;
+    assert_eq!(done.status, 200);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 //! reply was lost. For that reason a claim with an unknown result is never given back here: a
 //! repeat of it, in this process or in another one, may have been granted and used meanwhile.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use semel_core::{
     Action, Answer, Claim, Claimant, Claimed, Fenced, Finish, Flow, Grant, Occupied, OwnerToken,
@@ -34,7 +34,8 @@ pub enum RemoteClaim {
     /// This very claim was granted before and was released: its owner token cannot be used again.
     Ended,
     /// This very claim was granted before, and its lease has ended: the record is held. Its owner
-    /// must not begin. If it has not begun, it gives the claim back and claims anew.
+    /// must not begin. If it has not begun, it gives the claim back and claims again, with another
+    /// owner token.
     Lapsed(Grant),
     /// It may not run now.
     Refused(Problem),
@@ -60,9 +61,17 @@ impl Semel {
     /// granted under the same fence; so it is repeated after every lost reply and every error. The
     /// owner counts its lease from before it sent the claim (law 8).
     ///
+    /// While another owner runs it, this waits until `end_wait` resolves, and is refused as in
+    /// progress then. What the store is asked is awaited also after that: it may be a grant.
+    ///
     /// The deadline and the former identities of the request are not used, and `on_store_down` is
     /// always `reject`.
-    pub async fn remote_claim(&self, operation: BeginRequest, owner: OwnerToken) -> RemoteClaim {
+    pub async fn remote_claim(
+        &self,
+        operation: BeginRequest,
+        owner: OwnerToken,
+        end_wait: impl Future<Output = ()>,
+    ) -> RemoteClaim {
         self.start_maintenance();
         let (shared, now) = (&self.shared, self.shared.clock.now());
         let (id, fingerprint) = (&operation.id, operation.fingerprint);
@@ -83,7 +92,7 @@ impl Semel {
             plan,
             permit,
         };
-        driver.run(step).await
+        driver.run(step, end_wait).await
     }
 
     /// Extends the lease of an operation that runs in another process. For fronts.
@@ -216,7 +225,7 @@ enum ClaimStep {
 }
 
 impl RemoteClaimDriver {
-    async fn run(mut self, mut step: Action) -> RemoteClaim {
+    async fn run(mut self, mut step: Action, end_wait: impl Future<Output = ()>) -> RemoteClaim {
         loop {
             step = match step {
                 Action::Claim => match self.claim().await {
@@ -229,7 +238,7 @@ impl RemoteClaimDriver {
                     self.shared.emit_reply(&self.claim.id, &reply, ReplaySource::Store);
                     return RemoteClaim::from(reply);
                 }
-                Action::Sleep if self.flow.is_waiting() => return self.wait().await,
+                Action::Sleep if self.flow.is_waiting() => return self.wait(end_wait).await,
                 Action::Sleep => {
                     self.shared.clock.sleep_until(self.flow.next_tick()).await;
                     self.flow.on_tick(self.shared.clock.now())
@@ -379,13 +388,17 @@ impl RemoteClaimDriver {
     }
 
     /// Another owner runs it.
-    async fn wait(self) -> RemoteClaim {
+    async fn wait(self, end_wait: impl Future<Output = ()>) -> RemoteClaim {
         let Self { shared, claim, flow, permit, .. } = self;
         let Some(permit) = permit.wait() else {
             return RemoteClaim::from(shared.refuse(&claim.id, Problem::TooManyInFlight));
         };
         let since = shared.stopwatch();
         let wait = RemoteWait { shared, id: claim.id, flow, permit, since };
-        RemoteClaim::from(wait.watch().await.reply)
+        tokio::select! {
+            biased;
+            retained = wait.watch() => RemoteClaim::from(retained.reply),
+            () = end_wait => RemoteClaim::Refused(Problem::InProgress),
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Operations that run in another process, by calls that may be lost and repeated.
 
-use std::time::Duration;
+use std::{
+    future::{pending, ready},
+    time::Duration,
+};
 
 use semel::{
     Lease, OnUnknown, RemoteClaim, RemoteFinish,
@@ -31,7 +34,7 @@ fn counted() -> Finish {
 
 impl Harness {
     async fn claim(&self, key: &str, number: u8) -> RemoteClaim {
-        self.semel.remote_claim(self.operation(key, 1), owner(number)).await
+        self.semel.remote_claim(self.operation(key, 1), owner(number), pending()).await
     }
 
     async fn granted(&self, key: &str, number: u8) -> Grant {
@@ -61,7 +64,7 @@ async fn a_claim_is_completed_and_replayed_by_another_process() {
     for process in [&here, &there] {
         assert_eq!(process.claim("k", 2).await, RemoteClaim::Replayed(text("done")));
     }
-    let reused = here.semel.remote_claim(here.operation("k", 2), owner(3)).await;
+    let reused = here.semel.remote_claim(here.operation("k", 2), owner(3), pending()).await;
     assert_eq!(reused, RemoteClaim::Refused(Problem::KeyReused));
 }
 
@@ -111,6 +114,21 @@ async fn a_waiter_gets_the_result_and_never_becomes_an_owner() {
     });
     assert_eq!(waited, RemoteClaim::Refused(Problem::InProgress));
     assert_eq!(there.granted("other", 2).await.attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_can_be_ended_and_a_grant_cannot() {
+    let here = Harness::new();
+    let claim = |number| here.semel.remote_claim(here.operation("k", 1), owner(number), ready(()));
+    here.store.set(StoreCall::Claim, StoreCondition::ReplyDelayed);
+    let (granted, ()) = tokio::join!(claim(1), async {
+        sleep_for(Duration::from_millis(500)).await;
+        here.store.set(StoreCall::Claim, StoreCondition::Available);
+    });
+    assert!(matches!(granted, RemoteClaim::Execute(_)), "{granted:?}");
+    let began = tokio::time::Instant::now();
+    assert_eq!(claim(2).await, RemoteClaim::Refused(Problem::InProgress));
+    assert_eq!((began.elapsed(), here.semel.waiting()), (Duration::ZERO, 0));
 }
 
 #[tokio::test(start_paused = true)]
