@@ -34,7 +34,8 @@ pub enum RemoteClaim {
     /// This very claim was granted before and was released: its owner token cannot be used again.
     Ended,
     /// This very claim was granted before, and its lease has ended: the record is held. Its owner
-    /// must not begin. If it has not begun, it gives the claim back and claims again.
+    /// must not begin. If it has not begun, it gives the claim back and claims again, with another
+    /// owner token.
     Lapsed(Grant),
     /// It may not run now.
     Refused(Problem),
