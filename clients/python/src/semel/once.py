@@ -11,6 +11,7 @@ resolves it. ``on_unknown="rerun"`` runs it again, which is for consumers whose 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -45,7 +46,8 @@ R = TypeVar("R")
 
 
 class Claim:
-    """An operation that is to run, renewed in the background until it is ended."""
+    """An operation that is to run, renewed in the background until it is ended, or dropped: then its
+    outcome is unknown."""
 
     def __init__(self, client: Connection, granted: Granted, asked_at: float) -> None:
         self._client = client
@@ -54,6 +56,8 @@ class Claim:
         self.renewed = Renewed(granted.claim, granted.lease, asked_at)
         if since_boot() - asked_at > granted.lease / 3:
             self._renew_first()
+        # Without a lock: a finalizer runs anywhere.
+        weakref.finalize(self, setattr, self.renewed, "dropped", True).atexit = False
         client.renewer.add(self.renewed)
 
     def _renew_first(self) -> None:
