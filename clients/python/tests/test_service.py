@@ -11,6 +11,7 @@ import unittest
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -127,6 +128,15 @@ class Once(unittest.TestCase):
         with self.assertRaises(semel.OutcomeUnknown):
             self.semel.once(key, charge)
         self.assertEqual(charge.runs, 1)
+
+    def test_a_result_without_json_holds_the_key(self) -> None:
+        for result in (Decimal("9.99"), "\ud800", float("nan")):
+            charge, key = Counter(lambda: result), new_key()
+            with self.assertRaises((TypeError, ValueError)):
+                self.semel.once(key, charge, on_unknown="rerun")
+            with self.assertRaises(semel.OutcomeUnknown):
+                self.semel.once(key, charge, on_unknown="rerun")
+            self.assertEqual(charge.runs, 1)
 
     def test_a_consumer_reruns_with_a_rising_fence(self) -> None:
         key, fences = new_key(), []

@@ -10,6 +10,7 @@ resolves it. ``on_unknown="rerun"`` runs it again, which is for consumers whose 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from .wire import (
 
 ATTEMPTS_MAX = 30
 CONNECT_TIMEOUT = 5
+NO_JSON = "the result has no JSON"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,32 +80,41 @@ class Claim:
         return self.renewed.lost
 
     def complete(self, value: Any = None, content_type: str | None = None) -> None:
-        """Records the result; raises :class:`semel.Lost` where the claim has another owner."""
-        self._end("complete", result_body(self.renewed.claim, value, content_type))
+        """Records the result; raises :class:`semel.Lost` where the claim has another owner.
+
+        A value that has no JSON is an error, and holds the key: the operation has run.
+        """
+        try:
+            body = encode(result_body(self.renewed.claim, value, content_type))
+        except (TypeError, ValueError, RecursionError):
+            with contextlib.suppress(Exception):
+                self.hold(NO_JSON)
+            raise
+        self._end("complete", body)
 
     def release(self, *, counted: bool = True, reason: str | None = None) -> None:
         """It did not happen and may run again."""
         body = {"claim": self.renewed.claim, "counted": counted}
-        self._end("release", body if reason is None else {**body, "reason": reason})
+        self._end("release", encode(body if reason is None else {**body, "reason": reason}))
 
     def hold(self, reason: str | None = None) -> None:
         """The outcome is unknown; nothing runs until an operator resolves it."""
         body = {"claim": self.renewed.claim}
-        self._end("hold", body if reason is None else {**body, "reason": reason})
+        self._end("hold", encode(body if reason is None else {**body, "reason": reason}))
 
     def abandon(self, options: Options, error: BaseException) -> None:
         """The operation ended by an exception that says nothing about its outcome."""
         call = unknown_call(self.renewed.claim, options, error)
         try:
             if call is not None:
-                self._client.call(f"claims/{call[0]}", call[1])
+                self._client.call(f"claims/{call[0]}", encode(call[1]))
         except Exception:
             # The exception of the operation counts. The lease ends, with the same result.
             pass
         finally:
             self._client.renewer.remove(self.renewed)
 
-    def _end(self, name: str, body: Any) -> None:
+    def _end(self, name: str, body: bytes) -> None:
         try:
             self._client.call(f"claims/{name}", body)
         finally:
@@ -140,8 +151,8 @@ class Connection:
         )
         self.renewer = Renewer(self.renew)
 
-    def call(self, path: str, body: Any) -> dict[str, Any]:
-        return decode(self._http.post(path, content=encode(body)))
+    def call(self, path: str, body: bytes) -> dict[str, Any]:
+        return decode(self._http.post(path, content=body))
 
     def renew(self, claim: str, within: float) -> float:
         answer = decode(
@@ -229,7 +240,7 @@ class Semel:
         options: Options | None = None,
     ) -> Claim | Replayed:
         """Claims a key: what to run, or what was recorded."""
-        body = claim_body(key, options or self.options, payload, fingerprint)
+        body = encode(claim_body(key, options or self.options, payload, fingerprint))
         asked_at = since_boot()
         answer = claimed(self._connection.call("claims", body))
         if isinstance(answer, Replayed):
