@@ -11,6 +11,7 @@ import unittest
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -53,9 +54,18 @@ class Watched(httpx.HTTPTransport):
     def __init__(self) -> None:
         super().__init__()
         self.sent, self.succeeded = threading.Semaphore(0), threading.Semaphore(0)
+        self.silenced, self._silent = threading.Event(), b"nothing"
+
+    def silence(self, claim: str) -> None:
+        """Requests with this claim get no answer."""
+        self._silent = claim.encode()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.sent.release()
+        if self._silent in request.read():
+            self.silenced.set()
+            time.sleep(request.extensions["timeout"]["read"])
+            raise httpx.ReadTimeout("silence")
         response = super().handle_request(request)
         if response.status_code == 200:
             self.succeeded.release()
@@ -119,6 +129,15 @@ class Once(unittest.TestCase):
             self.semel.once(key, charge)
         self.assertEqual(charge.runs, 1)
 
+    def test_a_result_without_json_holds_the_key(self) -> None:
+        for result in (Decimal("9.99"), "\ud800", float("nan")):
+            charge, key = Counter(lambda: result), new_key()
+            with self.assertRaises((TypeError, ValueError)):
+                self.semel.once(key, charge, on_unknown="rerun")
+            with self.assertRaises(semel.OutcomeUnknown):
+                self.semel.once(key, charge, on_unknown="rerun")
+            self.assertEqual(charge.runs, 1)
+
     def test_a_consumer_reruns_with_a_rising_fence(self) -> None:
         key, fences = new_key(), []
         for attempt in (1, 2):
@@ -161,6 +180,28 @@ class Once(unittest.TestCase):
         with self.assertRaises(semel.Lost):
             claim.complete("first")
         self.assertEqual(self.semel.once(key, lambda: "third", on_unknown="rerun"), "second")
+
+    def test_a_dropped_claim_is_no_longer_renewed(self) -> None:
+        key, lease = new_key(), semel.Options(scope="tests", lease="1s")
+        self.semel.claim(key, options=lease)
+        with self.assertRaises(semel.OutcomeUnknown):
+            self.semel.claim(key)
+
+    def test_a_renewal_without_an_answer_holds_up_no_other(self) -> None:
+        transport = Watched()
+        client = semel.Semel(API or "", scope="tests", token=TOKEN, transport=transport)
+        self.addCleanup(client.close)
+        silent = client.claim(new_key(), options=semel.Options(scope="tests", lease="30s"))
+        assert isinstance(silent, semel.Claim)
+        transport.silence(silent.renewed.claim)
+        # Its renewal is due at once, and has ten seconds.
+        silent.renewed.asked_at -= 10.0
+        client._connection.renewer.add(silent.renewed)
+        transport.silenced.wait()
+        with client.once(new_key(), lease="2s") as run:
+            assert run.claim is not None
+            time.sleep(5)
+            self.assertFalse(run.claim.lost)
 
     def test_a_stampede_runs_once(self) -> None:
         def slow() -> int:

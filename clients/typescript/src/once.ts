@@ -68,7 +68,11 @@ class Connection {
   }
 
   async call(path: string, body: unknown, deadlineMs?: number): Promise<Answer> {
-    const init = { method: "POST", headers: this.#headers, body: JSON.stringify(body) };
+    return this.send(path, JSON.stringify(body), deadlineMs);
+  }
+
+  async send(path: string, body: string, deadlineMs?: number): Promise<Answer> {
+    const init = { method: "POST", headers: this.#headers, body };
     const url = `${this.url}/v1/${path}`;
     const answer = await this.#fetch(url, deadlineMs === undefined ? init : { ...init, deadlineMs });
     const text = await answer.text();
@@ -133,22 +137,33 @@ export class Claim {
     return this.#lost || now() >= this.#askedAt + this.#leaseMs;
   }
 
-  /** Records the result: bytes as they are, anything else as JSON. */
+  /**
+   * Records the result: bytes as they are, anything else as JSON. A value that has none is an error,
+   * and holds the key: the operation has run.
+   */
   async complete(value: unknown = null, contentType?: string): Promise<void> {
     const content =
       value instanceof Uint8Array ? { body_base64: base64(value) } : { body: value ?? null };
     const type = contentType === undefined ? {} : { content_type: contentType };
-    await this.#end("complete", { result: { ...content, ...type } });
+    let body: string;
+    try {
+      body = JSON.stringify({ claim: this.#claim, result: { ...content, ...type } });
+    } catch (error) {
+      await this.hold("the result has no JSON").catch(() => {});
+      throw error;
+    }
+    await this.#end("complete", body);
   }
 
   /** It did not happen and may run again. */
   async release(options: { counted?: boolean; reason?: string } = {}): Promise<void> {
-    await this.#end("release", { counted: true, ...options });
+    const body = { claim: this.#claim, counted: true, ...options };
+    await this.#end("release", JSON.stringify(body));
   }
 
   /** The outcome is unknown; nothing runs until an operator resolves it. */
   async hold(reason?: string): Promise<void> {
-    await this.#end("hold", reason === undefined ? {} : { reason });
+    await this.#end("hold", JSON.stringify({ claim: this.#claim, reason }));
   }
 
   /** The operation ended without saying what came of it. */
@@ -198,9 +213,9 @@ export class Claim {
     }
   }
 
-  async #end(name: string, body: object): Promise<void> {
+  async #end(name: string, body: string): Promise<void> {
     try {
-      await this.#connection.call(`claims/${name}`, { claim: this.#claim, ...body });
+      await this.#connection.send(`claims/${name}`, body);
     } finally {
       this.#stop();
     }

@@ -80,6 +80,18 @@ test("an error holds the key", options, async () => {
   assert.equal(charge.runs, 1);
 });
 
+test("a result without JSON holds the key", options, async () => {
+  const cycle: unknown[] = [];
+  cycle.push(cycle);
+  for (const result of [1n, cycle]) {
+    const [key, charge] = [newKey(), counter(() => result)];
+    const once = () => client.once(key, charge, { onUnknown: "rerun" });
+    await assert.rejects(once(), TypeError);
+    await assert.rejects(once(), semel.OutcomeUnknown);
+    assert.equal(charge.runs, 1);
+  }
+});
+
 test("a disposed claim holds the key, or frees it for a higher fence", options, async () => {
   const leave = async (key: string, onUnknown: "hold" | "rerun") => {
     await using claim = (await client.claim(key, { onUnknown })) as semel.Claim;

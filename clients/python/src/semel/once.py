@@ -11,7 +11,9 @@ repeated.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -41,6 +43,7 @@ from .wire import (
 #: Attempts of one call; replaces ``attempts_max`` of the policy.
 ATTEMPTS_MAX = 30
 CONNECT_TIMEOUT = 5
+NO_JSON = "the result has no JSON"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,7 +52,8 @@ R = TypeVar("R")
 class Claim:
     """A granted claim.
 
-    Its lease is renewed in the background until the claim is completed, released or held.
+    Its lease is renewed in the background until the claim is completed, released, held or
+    dropped. A dropped claim's outcome is unknown.
     """
 
     def __init__(self, client: Connection, granted: Granted, asked_at: float) -> None:
@@ -59,6 +63,8 @@ class Claim:
         self.renewed = Renewed(granted.claim, granted.lease, asked_at)
         if since_boot() - asked_at > granted.lease / 3:
             self._renew_first()
+        # Without a lock: a finalizer runs anywhere.
+        weakref.finalize(self, setattr, self.renewed, "dropped", True).atexit = False
         client.renewer.add(self.renewed)
 
     def _renew_first(self) -> None:
@@ -79,25 +85,34 @@ class Claim:
         return self.renewed.lost
 
     def complete(self, value: Any = None, content_type: str | None = None) -> None:
-        """Records the result; raises :class:`semel.Lost` if the claim has another owner."""
-        self._end("complete", result_body(self.renewed.claim, value, content_type))
+        """Records the result; raises :class:`semel.Lost` where the claim has another owner.
+
+        A value that has no JSON is an error, and holds the key: the operation has run.
+        """
+        try:
+            body = encode(result_body(self.renewed.claim, value, content_type))
+        except (TypeError, ValueError, RecursionError):
+            with contextlib.suppress(Exception):
+                self.hold(NO_JSON)
+            raise
+        self._end("complete", body)
 
     def release(self, *, counted: bool = True, reason: str | None = None) -> None:
         """Releases the key: the operation did not happen and may run again."""
         body = {"claim": self.renewed.claim, "counted": counted}
-        self._end("release", body if reason is None else {**body, "reason": reason})
+        self._end("release", encode(body if reason is None else {**body, "reason": reason}))
 
     def hold(self, reason: str | None = None) -> None:
         """Holds the key: the outcome is unknown, and an operator has to resolve it."""
         body = {"claim": self.renewed.claim}
-        self._end("hold", body if reason is None else {**body, "reason": reason})
+        self._end("hold", encode(body if reason is None else {**body, "reason": reason}))
 
     def abandon(self, options: Options, error: BaseException) -> None:
         """Ends the claim, as ``on_unknown`` says, after an exception that tells no outcome."""
         call = unknown_call(self.renewed.claim, options, error)
         try:
             if call is not None:
-                self._client.call(f"claims/{call[0]}", call[1])
+                self._client.call(f"claims/{call[0]}", encode(call[1]))
         except Exception:
             # The caller gets the exception of the operation, not this one. The lease expires, with
             # the same effect.
@@ -105,7 +120,7 @@ class Claim:
         finally:
             self._client.renewer.remove(self.renewed)
 
-    def _end(self, name: str, body: Any) -> None:
+    def _end(self, name: str, body: bytes) -> None:
         try:
             self._client.call(f"claims/{name}", body)
         finally:
@@ -143,8 +158,8 @@ class Connection:
         )
         self.renewer = Renewer(self.renew)
 
-    def call(self, path: str, body: Any) -> dict[str, Any]:
-        return decode(self._http.post(path, content=encode(body)))
+    def call(self, path: str, body: bytes) -> dict[str, Any]:
+        return decode(self._http.post(path, content=body))
 
     def renew(self, claim: str, within: float) -> float:
         answer = decode(
@@ -236,7 +251,7 @@ class Semel:
         Returns a :class:`Claim` if the operation is to run, or the recorded result as
         :class:`Replayed`.
         """
-        body = claim_body(key, options or self.options, payload, fingerprint)
+        body = encode(claim_body(key, options or self.options, payload, fingerprint))
         asked_at = since_boot()
         answer = claimed(self._connection.call("claims", body))
         if isinstance(answer, Replayed):

@@ -3,12 +3,19 @@ loop lets one end."""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable
 
 from .errors import Lost, SemelError
+
+#: Of one client.
+THREADS_MAX = 8
+
+#: After it the claim is due again, and the thread free for others.
+RENEWAL_TIMEOUT_MAX = 10.0
 
 
 def since_boot() -> float:
@@ -26,6 +33,8 @@ class Renewed:
         self.lease = lease
         #: When the lease that is held was asked for.
         self.asked_at = asked_at
+        #: Whether the claim was garbage-collected.
+        self.dropped = False
         self._lost = threading.Event()
 
     @property
@@ -41,27 +50,31 @@ class Renewed:
 
 
 class Renewer:
-    """One thread for all claims of a client. It ends when there are none."""
+    """A thread for each claim of a client, up to a few: one that gets no answer holds up no other."""
 
     def __init__(self, renew: Callable[[str, float], float]) -> None:
         #: Renews a claim within so many seconds: the length of the new lease.
         self._renew = renew
         self._changed = threading.Condition()
+        #: Those that no thread renews now, with when they are due.
         self._claims: dict[str, tuple[Renewed, float]] = {}
-        self._thread: threading.Thread | None = None
+        self._renewing: set[str] = set()
+        self._threads = self._idle = 0
 
     def add(self, claim: Renewed) -> None:
         with self._changed:
             self._claims[claim.claim] = (claim, claim.due())
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="semel-renew", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            if self._idle < len(self._claims) and self._threads < THREADS_MAX:
+                threading.Thread(target=self._run, name="semel-renew", daemon=True).start()
+                self._threads += 1
+                self._idle += 1
+            self._changed.notify_all()
 
     def remove(self, claim: Renewed) -> None:
         with self._changed:
             self._claims.pop(claim.claim, None)
-            self._changed.notify()
+            self._renewing.discard(claim.claim)
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while (claim := self._next()) is not None:
@@ -73,25 +86,32 @@ class Renewer:
                 # Tried again until the lease has ended.
                 pass
             with self._changed:
-                if claim.claim not in self._claims:
+                self._idle += 1
+                if claim.claim not in self._renewing:
                     continue
+                self._renewing.remove(claim.claim)
                 if claim.lost:
                     claim.mark_lost()
-                    del self._claims[claim.claim]
                 else:
                     again = max(claim.due(), since_boot() + claim.lease / 30)
                     self._claims[claim.claim] = (claim, again)
 
     def _next(self) -> Renewed | None:
-        """Waits for the claim that is due; ``None`` when there is none to renew."""
+        """Waits for the claim that is due; ``None`` when more threads wait than claims."""
         with self._changed:
-            while self._claims:
+            while self._idle <= len(self._claims):
                 claim, due = min(self._claims.values(), key=lambda entry: entry[1])
                 rest = due - since_boot()
-                if rest <= 0:
+                if rest > 0:
+                    self._changed.wait(rest)
+                    continue
+                del self._claims[claim.claim]
+                if not claim.dropped:
+                    self._idle -= 1
+                    self._renewing.add(claim.claim)
                     return claim
-                self._changed.wait(rest)
-            self._thread = None
+            self._idle -= 1
+            self._threads -= 1
             return None
 
 
@@ -101,5 +121,6 @@ def renew_now(claim: Renewed, renew: Callable[[str, float], float]) -> None:
     rest = claim.asked_at + claim.lease - asked_at
     if rest <= 0:
         raise SemelError("the lease has ended")
-    claim.lease = renew(claim.claim, max(min(rest, claim.lease / 3), 0.05))
+    within = min(rest, claim.lease / 3, RENEWAL_TIMEOUT_MAX)
+    claim.lease = renew(claim.claim, max(within, 0.05))
     claim.asked_at = asked_at
