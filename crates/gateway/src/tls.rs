@@ -88,8 +88,8 @@ impl Certificate {
     }
 }
 
-/// The settings towards clients. HTTP/2 is preferred. Where clients have certificates, no session is
-/// resumed: that would not verify the certificate again, which may have expired meanwhile.
+/// The settings towards clients. HTTP/2 is preferred. Where clients have certificates, no session
+/// is resumed: that would not verify the certificate again, which may have expired meanwhile.
 fn load_server_config(files: &Tls) -> anyhow::Result<ServerConfig> {
     let key = load_certified_key(files)?;
     let builder = ServerConfig::builder_with_provider(crypto_provider())
