@@ -105,7 +105,7 @@ impl<'a> FingerprintInput<'a> {
 /// What of a request counts on a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FingerprintRule {
-    /// Whether the host counts.
+    /// Whether the host is compared.
     pub host: HostRule,
     /// The headers that count. Their order does not matter, nor whether one is listed twice.
     pub headers: Vec<FingerprintHeader>,
@@ -128,13 +128,13 @@ pub enum BodyRule {
     Ignore,
 }
 
-/// Whether the host counts.
+/// Whether the host is compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostRule {
-    /// It does: one service may answer for several hosts.
+    /// It is: one service may answer for several hosts.
     #[default]
     Compare,
-    /// The host does not count, for a service that does not receive the requested host.
+    /// The host is not compared, for a service that does not receive the requested host.
     Ignore,
 }
 

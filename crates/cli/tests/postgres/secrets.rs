@@ -99,7 +99,7 @@ async fn a_server_without_a_secret_does_not_begin_to_hash() {
     let text = format!("secret_env = \"SEMEL_SECRET\"\n{}", text.replace(plain, &hashing));
     std::fs::write(&file, text).unwrap();
     gateway.signal("HUP");
-    gateway.wait_for_log("without a secret for that: restart it").await;
+    gateway.wait_for_log("this server was started without one: restart it").await;
     let answer = gateway.send(charge("k", ORDER)).await;
     assert_eq!(answer.status.as_u16(), 201, "the previous configuration stays in use");
     gateway.assert_clean_shutdown().await;

@@ -25,7 +25,7 @@ impl<T: Serialize> TransactionEnd<T> {
             }
             Err(OperationError(OperationErrorKind::Refused(reason))) => {
                 let answer = record::of_refusal(reason.as_ref(), bytes_max);
-                let outcome = Outcome::Refused(Refusal { reason, replayed: false });
+                let outcome = Outcome::Refused(Refusal { reason, is_replayed: false });
                 Self::Record { answer, refused: true, outcome }
             }
             Err(OperationError(

@@ -39,7 +39,7 @@ use super::{OnceError, OnceErrorKind, record};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub(super) reason: Option<Bytes>,
-    pub(super) replayed: bool,
+    pub(super) is_replayed: bool,
 }
 
 impl Refusal {
@@ -59,7 +59,7 @@ impl Refusal {
     /// Whether it was recorded before, or comes from an execution that this call joined.
     #[must_use]
     pub const fn is_replayed(&self) -> bool {
-        self.replayed
+        self.is_replayed
     }
 }
 
@@ -74,6 +74,6 @@ impl fmt::Display for Refusal {
 
 impl fmt::Debug for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Refusal({self}, replayed: {})", self.replayed)
+        write!(f, "Refusal({self}, replayed: {})", self.is_replayed)
     }
 }

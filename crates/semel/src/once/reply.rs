@@ -118,7 +118,7 @@ fn unguarded<T: DeserializeOwned>(answer: &Answer) -> RunReport<T> {
     match record::read_joined(answer) {
         Ok(JoinedOutcome::Kept(RecordedOutcome::Value(value))) => RunReport::Value(value),
         Ok(JoinedOutcome::Kept(RecordedOutcome::Refusal(reason))) => {
-            RunReport::Refused(Refusal { reason, replayed: true })
+            RunReport::Refused(Refusal { reason, is_replayed: true })
         }
         Ok(JoinedOutcome::Retry(reason)) => RunReport::Retry(reason),
         Ok(JoinedOutcome::Unknown(reason)) => RunReport::Unknown(reason),
@@ -133,7 +133,7 @@ const fn unknown_of_other_run<T>(reason: FailureCause, runs_again: Option<bool>)
 pub(super) fn replayed_outcome<T>(recorded: RecordedOutcome<T>) -> Outcome<T> {
     match recorded {
         RecordedOutcome::Value(value) => Outcome::Replayed(value),
-        RecordedOutcome::Refusal(reason) => Outcome::Refused(Refusal { reason, replayed: true }),
+        RecordedOutcome::Refusal(reason) => Outcome::Refused(Refusal { reason, is_replayed: true }),
     }
 }
 

@@ -39,7 +39,7 @@ impl<T> RunReport<T> {
         match end {
             Some(Ok(value)) => Self::Value(value),
             Some(Err(OperationError(OperationErrorKind::Refused(reason)))) => {
-                Self::Refused(Refusal { reason, replayed: false })
+                Self::Refused(Refusal { reason, is_replayed: false })
             }
             Some(Err(OperationError(OperationErrorKind::Retry(reason)))) => Self::Retry(reason),
             Some(Err(OperationError(OperationErrorKind::Unknown(reason)))) => Self::Unknown(reason),
