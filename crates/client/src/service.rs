@@ -1,6 +1,11 @@
 //! Claims keys by Semel's service API.
 
-use std::time::Duration;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use semel_core::OnUnknown;
 use serde::{Deserialize, Serialize};
@@ -8,6 +13,7 @@ use serde_json::{
     json,
     value::{RawValue, to_raw_value},
 };
+use tokio::runtime::Handle;
 
 use crate::claim::ClaimGuard;
 use crate::clock;
@@ -188,10 +194,19 @@ impl ServiceClient {
 
     /// Claims a key. A claim that is granted is renewed in the background, on this runtime.
     ///
+    /// If this future is dropped, the claim is asked for to its end in the background, and is
+    /// released where it is granted.
+    ///
     /// # Errors
     ///
     /// If the service refuses it or does not answer. Both leave the operation not begun here.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<ClaimedKey, ServiceError> {
+        let (client, request) = (self.clone(), request.clone());
+        let asking = Box::pin(async move { client.ask(&request).await });
+        PendingClaim { asking: Some(asking), runtime: Handle::current() }.await
+    }
+
+    async fn ask(&self, request: &ClaimRequest) -> Result<ClaimedKey, ServiceError> {
         let asked_at = clock::since_boot();
         let answer: ClaimAnswer = self.connection.call("claims", request, None).await?;
         match answer.outcome {
@@ -222,6 +237,38 @@ impl ServiceClient {
         }
         let connection = self.connection.clone();
         Ok(ClaimGuard::new(connection, claim, fence, attempt, lease, asked_at))
+    }
+}
+
+type ClaimResult = Result<ClaimedKey, ServiceError>;
+
+/// A claim on its way, which may be granted although its caller no longer waits.
+struct PendingClaim {
+    /// `None` once it is answered.
+    asking: Option<Pin<Box<dyn Future<Output = ClaimResult> + Send>>>,
+    runtime: Handle,
+}
+
+impl Future for PendingClaim {
+    type Output = ClaimResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(asking) = &mut self.asking else { return Poll::Pending };
+        let claimed = ready!(asking.as_mut().poll(context));
+        self.asking = None;
+        Poll::Ready(claimed)
+    }
+}
+
+impl Drop for PendingClaim {
+    fn drop(&mut self) {
+        let Some(asking) = self.asking.take() else { return };
+        self.runtime.spawn(async move {
+            if let Ok(ClaimedKey::Execute(guard)) = asking.await {
+                // Nothing was begun. If this fails, the lease ends the claim.
+                let _ = guard.release(false).await;
+            }
+        });
     }
 }
 

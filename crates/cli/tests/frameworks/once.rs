@@ -4,6 +4,7 @@ use std::{process::Command, time::Duration};
 
 use semel::core::OnUnknown;
 use semel_client::{ClaimGuard, ClaimRequest, ClaimedKey, ServiceClient, ServiceError};
+use semel_testkit::wire::Proxy;
 
 use crate::{
     semel_clients::{CLIENTS, python, succeeds, typescript},
@@ -82,6 +83,24 @@ async fn a_guard_renews_its_lease_and_a_dropped_one_does_not() {
     let next = granted(&client, &short("a").wait(Duration::from_secs(10))).await;
     assert!(next.fence() > fence);
     next.complete(&"done").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_whose_future_is_dropped_is_released() {
+    let service = Service::start();
+    let proxy = Proxy::start(service.port());
+    let url = format!("http://127.0.0.1:{}", proxy.port());
+    let client = ServiceClient::new(&url, Some(TOKEN)).unwrap();
+    // It is granted after one delay, and the reply comes after two.
+    let delay = Duration::from_secs(1);
+    proxy.delay(delay);
+    let claimed = request("a");
+    let gone = tokio::time::timeout(delay * 3 / 2, client.claim(&claimed)).await;
+    assert!(gone.is_err(), "{gone:?}");
+    // Without the release it is in progress for a lease of 30 s, and held after that.
+    let direct = ServiceClient::new(&service.url(), Some(TOKEN)).unwrap();
+    let next = granted(&direct, &request("a").wait(Duration::from_secs(10))).await;
+    assert_eq!(next.attempt(), 1);
 }
 
 #[tokio::test]

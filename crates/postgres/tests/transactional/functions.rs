@@ -68,6 +68,26 @@ async fn an_operation_runs_once_whether_rust_or_sql_runs_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_result_is_null_and_a_result_that_is_no_text_is_none() {
+    let db = TestDatabase::new().await;
+    let sql = SqlProgram::on(&db).await;
+    sql.run("BEGIN").await;
+    let claim = sql.claim("null").await;
+    let none: Option<&str> = None;
+    sql.0.execute("SELECT semel_record($1, $2)", &[&claim, &none]).await.unwrap();
+    sql.run("COMMIT").await;
+    assert_eq!(sql.begin("null").await, ("replay".to_owned(), Some("null".to_owned())));
+
+    sql.write("bytes").await;
+    for bytes in ["ff", "00"] {
+        let append = format!("answer || '\\x{bytes}'");
+        sql.run(&format!("UPDATE semel_transactional SET answer = {append} WHERE key = 'bytes'"))
+            .await;
+        assert_eq!(sql.begin("bytes").await, ("replay".to_owned(), None), "{bytes}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rust_and_sql_wait_for_each_other() {
     let db = TestDatabase::new().await;
     let (sql, rust) = (SqlProgram::on(&db).await, db.process(2));

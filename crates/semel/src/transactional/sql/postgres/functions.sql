@@ -83,7 +83,12 @@ BEGIN
                     EXIT WHEN parts = 0;
                 END LOOP;
             END LOOP;
-            result := convert_from(substr(found.answer, place + 1), 'UTF8');
+            BEGIN
+                result := convert_from(substr(found.answer, place + 1), 'UTF8');
+            EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+                -- Bytes of another program, which are no text here.
+                result := NULL;
+            END;
         END IF;
     ELSIF own IS NULL THEN
         outcome := 'in-progress';
@@ -110,7 +115,7 @@ CREATE OR REPLACE FUNCTION semel_record(
 RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $semel$
 DECLARE
     begun json := $1;
-    body bytea := convert_to($2, 'UTF8');
+    body bytea := convert_to(coalesce($2, 'null'), 'UTF8');
 BEGIN
     IF ((begun ->> 'transaction')::bigint = txid_current()
         AND (begun ->> 'table')::bigint = 'semel_transactional'::regclass::oid::bigint) IS NOT TRUE
