@@ -176,10 +176,7 @@ fn semel_scripts() -> Vec<Script> {
         ("429 with Retry-After", with(429, &[("retry-after", "2")])),
         ("the first of two should-retry counts", with(500, &[("x-should-retry", "false, true")])),
         ("the first of two Retry-After counts", with(409, &[("retry-after", "3, 9")])),
-        (
-            "the first of two dates counts",
-            with(503, &[("retry-after", &format!("{}, 1", date.1))]),
-        ),
+        ("the first of two dates counts", with(503, &[("retry-after", &format!("{}, 1", date.1))])),
     ];
     scripts.extend(answers.map(|(name, answer)| one(name, 0.5, &[answer, status(200)])));
     // 409 waits by a Retry-After that can be read, and is final otherwise.

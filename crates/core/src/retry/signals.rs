@@ -117,9 +117,8 @@ fn http_date(text: &str) -> Option<u64> {
     let (hour, minute, second) = (field(17..19)?, field(20..22)?, field(23..25)?);
     let name = date.get(8..11)?;
     let month = u64::try_from(MONTHS.iter().position(|month| *month == name)?).ok()?;
-    let is_date = (1..=31).contains(&day)
-        && year >= 1970
-        && (hour < 24 && minute < 60 && second <= 60);
+    let is_date =
+        (1..=31).contains(&day) && year >= 1970 && (hour < 24 && minute < 60 && second <= 60);
     if !is_date {
         return None;
     }
