@@ -77,7 +77,8 @@ export function retryingFetch(options: FetchOptions = {}): RetryingFetch {
       const rest = deadlineMs === undefined ? Infinity : deadlineMs - (performance.now() - began);
       const timeoutMs = Math.max(Math.min(options.attemptTimeoutMs ?? 30_000, rest), 1);
       if (rest !== Infinity) headers.set(DEADLINE_HEADER, String(Math.max(Math.floor(rest), 1)));
-      const { outcome, response, error } = await attempt(send, request, body, headers, timeoutMs);
+      const own = { ...requestInit, body, headers };
+      const { outcome, response, error } = await attempt(send, request, own, timeoutMs);
       if (request.signal.aborted) throw request.signal.reason;
       const nowMs = performance.now();
       const at = { nowMs, elapsedMs: nowMs - began, random: Math.random() };
@@ -105,22 +106,19 @@ interface Attempt {
 async function attempt(
   send: typeof fetch,
   request: Request,
-  body: ArrayBuffer | null,
-  headers: Headers,
+  init: RequestInit,
   timeoutMs: number,
 ): Promise<Attempt> {
   const timeout = AbortSignal.timeout(Math.ceil(timeoutMs));
   try {
     const answer = await send(request.url, {
-      method: request.method,
-      headers,
-      body,
-      redirect: request.redirect,
+      ...settingsOf(request),
+      ...init,
       signal: AbortSignal.any([request.signal, timeout]),
     });
     const content = await answer.arrayBuffer();
-    const init = { status: answer.status, statusText: answer.statusText, headers: answer.headers };
-    const response = new Response(NULL_BODY_STATUSES.includes(answer.status) ? null : content, init);
+    const head = { status: answer.status, statusText: answer.statusText, headers: answer.headers };
+    const response = new Response(NULL_BODY_STATUSES.includes(answer.status) ? null : content, head);
     const unixSeconds = Math.floor(Date.now() / 1000);
     const header = (name: string) => answer.headers.get(name);
     return { outcome: readSignals(answer.status, header, unixSeconds), response };
@@ -128,6 +126,14 @@ async function attempt(
     if (timeout.aborted) return { outcome: "timed_out", error };
     return { outcome: NOT_SENT.includes(codeOf(error)) ? "not_sent" : "broken", error };
   }
+}
+
+/** What a caller may have set on a `Request`; a navigation cannot be sent again. */
+function settingsOf(request: Request): RequestInit {
+  const { method, redirect, credentials, cache, integrity, keepalive, mode } = request;
+  const { referrer, referrerPolicy } = request;
+  const settings = { method, redirect, credentials, cache, integrity, keepalive, referrer, referrerPolicy };
+  return mode === "navigate" ? settings : { ...settings, mode };
 }
 
 /** The error code of a failed fetch (`cause.code`), or an empty string. */

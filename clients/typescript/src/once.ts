@@ -105,7 +105,7 @@ export class Replayed {
 }
 
 /**
- * An operation that is to run, renewed in the background until it is ended. `await using` ends a claim
+ * An operation that is to run, renewed in the background until it is ended or dropped. `await using` ends a claim
  * that was not ended as one with an unknown outcome.
  */
 export class Claim {
@@ -194,7 +194,13 @@ export class Claim {
   }
 
   #schedule(delayMs: number): void {
-    this.#timer = setTimeout(() => void this.#renewInBackground(), Math.max(delayMs, 0));
+    // The timer does not keep a claim that was dropped: its outcome is unknown.
+    const reference = new WeakRef(this);
+    const renew = () => {
+      const claim = reference.deref();
+      if (claim !== undefined) void claim.#renewInBackground();
+    };
+    this.#timer = setTimeout(renew, Math.max(delayMs, 0));
     // A renewal alone does not keep the process.
     if (typeof this.#timer === "object") this.#timer.unref();
   }

@@ -32,3 +32,23 @@ test("the deadline leaves the answer that the operation runs", async () => {
     assert.equal(answer.status, 409);
   });
 });
+
+test("each attempt has the options of the caller", async () => {
+  const sent: (RequestInit & { dispatcher?: unknown })[] = [];
+  const fetch = semel.retryingFetch({
+    fetch: async (_, init = {}) => {
+      sent.push(init);
+      return new Response("{}", { status: sent.length === 1 ? 503 : 200 });
+    },
+  });
+  const dispatcher = {};
+  const request = new Request("http://127.0.0.1/", { method: "POST", body: "{}", cache: "no-store" });
+  const init = { credentials: "include", dispatcher } as RequestInit;
+  assert.equal((await fetch(request, init)).status, 200);
+  assert.equal(sent.length, 2);
+  for (const attempt of sent) {
+    const { method, cache, credentials, dispatcher: used } = attempt;
+    assert.deepEqual([method, cache, credentials], ["POST", "no-store", "include"]);
+    assert.equal(used, dispatcher);
+  }
+});

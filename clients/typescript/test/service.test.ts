@@ -6,6 +6,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import * as semel from "../src/index.js";
 
@@ -122,6 +124,20 @@ test("a lease is renewed while the operation runs", options, async () => {
     return "slow";
   };
   assert.equal(await client.once(key, slow, { lease: "2s" }), "slow");
+});
+
+test("a dropped claim is no longer renewed", options, async () => {
+  const key = newKey();
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc") as () => void;
+  const drop = async () => void (await client.claim(key, { lease: "1s" }));
+  await drop();
+  const collecting = setInterval(collect, 100);
+  try {
+    await assert.rejects(client.claim(key), semel.OutcomeUnknown);
+  } finally {
+    clearInterval(collecting);
+  }
 });
 
 test("a stampede runs once", options, async () => {

@@ -107,7 +107,8 @@ impl RetryClient {
     }
 
     /// Sends a request until its answer is final, or no further attempt is allowed. An answer is
-    /// returned whatever its status is.
+    /// returned whatever its status is. Where the deadline cuts the last attempt, an earlier answer
+    /// that asked to wait (409, 423) is returned.
     ///
     /// # Errors
     ///
@@ -119,6 +120,7 @@ impl RetryClient {
             request.headers_mut().insert(KEY_HEADER, attempt::random_key());
         }
         let mut call = self.shared.with_budget(RetryState::begin);
+        let mut running = None;
         loop {
             let timeout = self.prepare(&mut request, began);
             let result = attempt::send(&self.http, copy_of(&request), timeout).await;
@@ -132,16 +134,24 @@ impl RetryClient {
             };
             let reason = match decision {
                 RetryDecision::Wait(delay) => {
+                    if let AttemptEnd::Answered(response) = result
+                        && matches!(response.status().as_u16(), 409 | 423)
+                    {
+                        running = Some(response);
+                    }
                     tokio::time::sleep(delay).await;
                     continue;
                 }
                 RetryDecision::GiveUp(reason) => reason,
                 RetryDecision::Done => GiveUpReason::Refused,
             };
-            let source = match result {
-                AttemptEnd::Answered(response) => return Ok(response),
-                AttemptEnd::Failed(error) => error.into(),
-                AttemptEnd::TooLarge => "the answer is too large".into(),
+            let running = running.filter(|_| reason == GiveUpReason::Deadline);
+            let source = match (result, running) {
+                (AttemptEnd::Answered(response), _) | (AttemptEnd::Failed(_), Some(response)) => {
+                    return Ok(response);
+                }
+                (AttemptEnd::Failed(error), None) => error.into(),
+                (AttemptEnd::TooLarge, _) => "the answer is too large".into(),
             };
             let key = request.headers().get(KEY_HEADER).cloned();
             return Err(CallError { key, reason, source });

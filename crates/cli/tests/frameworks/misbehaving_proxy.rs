@@ -16,6 +16,9 @@ use crate::http::{Connection, Message};
 /// Longer than any timeout of a client here.
 const STALL: Duration = Duration::from_secs(60);
 
+/// Shorter than any timeout of a client here.
+const DRIP_PAUSE: Duration = Duration::from_millis(500);
+
 /// What happens to one request. After the last step of its script everything passes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Misbehaviour {
@@ -27,6 +30,8 @@ pub(crate) enum Misbehaviour {
     HalfAnswer,
     /// The server answers, and the connection stays open after half of the body.
     Stall,
+    /// The server answers, and its body arrives a byte at a time.
+    Drip,
     /// The server never sees the request, and this status with these headers comes instead.
     Answer(u16, &'static str),
     /// The test is notified, and the request never arrives.
@@ -153,6 +158,17 @@ impl Shared {
                 client.write_all(&bytes[..bytes.len() - answer.body.len() / 2])?;
                 if matches!(step, Misbehaviour::Stall) {
                     thread::sleep(STALL);
+                }
+                Ok(false)
+            }
+            Misbehaviour::Drip => {
+                let answer = self.ask(request)?;
+                let bytes = answer.bytes();
+                let (head, body) = bytes.split_at(bytes.len() - answer.body.len());
+                client.write_all(head)?;
+                for byte in body {
+                    client.write_all(std::slice::from_ref(byte))?;
+                    thread::sleep(DRIP_PAUSE);
                 }
                 Ok(false)
             }

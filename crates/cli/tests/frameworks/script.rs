@@ -35,13 +35,14 @@ const fn refused(path: &'static str, steps: &'static [Misbehaviour], status: u16
     Scenario { path, steps, status, requests: 1, runs: 0 }
 }
 
-const SCENARIOS: [Scenario; 14] = {
-    use Misbehaviour::{Answer, DropAnswer, HalfAnswer, Reset, Stall};
+const SCENARIOS: [Scenario; 15] = {
+    use Misbehaviour::{Answer, Drip, DropAnswer, HalfAnswer, Reset, Stall};
     [
         repeated("dropped-answer", &[DropAnswer]),
         repeated("reset", &[Reset]),
         repeated("half-answer", &[HalfAnswer]),
         repeated("slow-body", &[Stall]),
+        repeated("dripping-body", &[Drip]),
         repeated("503", &[Answer(503, "")]),
         repeated("503-retry-after", &[Answer(503, RETRY_AFTER)]),
         repeated("500-then-200", &[Answer(500, "")]),
@@ -72,7 +73,7 @@ fn play(make_calls: impl FnOnce(&Value) -> Option<Outcomes>) {
     let scripts = SCENARIOS.iter().map(|scenario| (scenario.path, scenario.steps));
     let proxy = MisbehavingProxy::start(gateway.address(), scripts);
     let call = |scenario: &Scenario| {
-        let timeout = if scenario.path == "slow-body" { 2 } else { 20 };
+        let timeout = if scenario.path.ends_with("-body") { 2 } else { 20 };
         json!({ "path": scenario.path, "timeout": timeout, "body": BODY })
     };
     let calls: Vec<Value> = SCENARIOS.iter().map(call).collect();

@@ -291,6 +291,12 @@ async fn the_script_of_the_guide_runs_a_command_once() {
         assert!(output.status.success());
     }
     assert_eq!(fs::read_to_string(&runs).unwrap(), "ran\n");
+    // More than an argument of a command holds.
+    for _ in 0..2 {
+        let output = once("large", "echo ran >> \"$RUNS\"; seq 1 40000");
+        assert!(output.status.success() && output.stdout.ends_with(b"\n40000\n"), "{output:?}");
+    }
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "ran\nran\n");
     // Nothing happened: the next run may try again.
     assert_eq!(once("b", "exit 75").status.code(), Some(75));
     assert!(once("b", nightly).status.success());
@@ -299,5 +305,5 @@ async fn the_script_of_the_guide_runs_a_command_once() {
     let output = once("c", nightly);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("outcome-unknown"), "{output:?}");
-    assert_eq!(fs::read_to_string(&runs).unwrap(), "ran\nran\n");
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "ran\nran\nran\n");
 }

@@ -1,4 +1,5 @@
 //! The retry rules against `clients/vectors.json`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
+mod deadline;
 mod vectors;

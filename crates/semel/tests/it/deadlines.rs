@@ -104,7 +104,11 @@ async fn request(
             assert!(answered_at + TIMER >= until, "it was given up before its deadline");
             add(&counts.exceeded);
         }
-        _ => add(&counts.answered),
+        Reply::Ran(_)
+        | Reply::Joined(_)
+        | Reply::Unguarded(_)
+        | Reply::Replayed(_)
+        | Reply::Problem(_) => add(&counts.answered),
     }
 }
 
