@@ -117,10 +117,10 @@ impl DeadlineHeader {
     fn rest(self, left: Duration, before: &HeaderValue, now: SystemTime) -> Option<HeaderValue> {
         let sent = before.to_str().ok().map(str::trim).and_then(date).map(SystemTime::from);
         let is_earlier = sent.zip(now.checked_add(left)).is_some_and(|(sent, end)| sent <= end);
-        match self {
-            Self::RequestDeadline if is_earlier => Some(before.clone()),
-            _ => self.value(left, before, now),
+        if self == Self::RequestDeadline && is_earlier {
+            return Some(before.clone());
         }
+        self.value(left, before, now)
     }
 }
 
