@@ -9,7 +9,7 @@ import threading
 import time
 import unittest
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -275,32 +275,6 @@ class AsyncOnce(unittest.IsolatedAsyncioTestCase):
         calls = (self.semel.once(key, slow) for _ in range(10))
         results = await asyncio.wait_for(asyncio.gather(*calls), 8)
         self.assertEqual((results, runs), ([7] * 10, 1))
-
-    async def test_a_cancelled_claim_is_released(self) -> None:
-        transport = Watched()
-        client = semel.AsyncSemel(API or "", scope="tests", token=TOKEN, transport=transport)
-        self.addAsyncCleanup(client.aclose)
-        callers: list[Callable[[str], Awaitable[Any]]] = [
-            client.claim,
-            lambda key: client.once(key, lambda: asyncio.sleep(0)),
-        ]
-        for caller in callers:
-            key = new_key()
-            owner = await self.semel.claim(key)
-            assert isinstance(owner, semel.Claim)
-            call = asyncio.ensure_future(caller(key))
-            await asyncio.to_thread(transport.sent.acquire)
-            call.cancel()
-            await asyncio.wait([call])
-            await asyncio.to_thread(owner.release, counted=False)
-            # It is granted although its caller has left.
-            await asyncio.to_thread(transport.succeeded.acquire)
-            again = await self.semel.claim(key)
-            assert isinstance(again, semel.Claim)
-            self.assertEqual(again.attempt, 1)
-            await asyncio.to_thread(again.release)
-            await asyncio.to_thread(transport.sent.acquire)
-            await asyncio.to_thread(transport.succeeded.acquire)
 
 
 @unittest.skipUnless(API, "SEMEL_TEST_API is not set")
