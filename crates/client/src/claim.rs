@@ -111,14 +111,20 @@ impl ClaimGuard {
         ClaimLost
     }
 
-    /// Records the result as JSON.
+    /// Records the result as JSON. A value that has none holds the key: the operation has run.
     ///
     /// # Errors
     ///
     /// If the value has no JSON, or as of [`release`](Self::release).
     pub async fn complete(self, value: &impl Serialize) -> Result<(), ServiceError> {
         // Raw text, so that no number passes through a double.
-        let body = to_raw_value(value).map_err(format_error)?;
+        let body = match to_raw_value(value) {
+            Ok(body) => body,
+            Err(error) => {
+                let _ = self.hold("the result has no JSON").await;
+                return Err(format_error(error));
+            }
+        };
         let completion = Completion { claim: &self.claim, result: CompletionResult { body } };
         self.connection.end("complete", &completion).await
     }

@@ -65,6 +65,10 @@ async fn a_guard_completes_releases_and_holds() {
     assert_eq!(slug(client.claim(&other).await), "key-reused");
     granted(&client, &request("b")).await.hold("the bank did not answer").await.unwrap();
     assert_eq!(slug(client.claim(&request("b")).await), "outcome-unknown");
+    let rerun = request("c").on_unknown(OnUnknown::Rerun);
+    let without_json = std::collections::BTreeMap::from([((1, 2), 3)]);
+    granted(&client, &rerun).await.complete(&without_json).await.unwrap_err();
+    assert_eq!(slug(client.claim(&rerun).await), "outcome-unknown");
 }
 
 #[tokio::test]
