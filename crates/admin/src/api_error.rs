@@ -139,7 +139,12 @@ impl ApiError {
 
     pub(super) fn reload_refused(detail: &str) -> Self {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Self::new(status, "configuration-refused", "Configuration was rejected", detail)
+        Self::new(
+            status,
+            "configuration-refused",
+            "Configuration was rejected; the previous configuration stays in use",
+            detail,
+        )
     }
 
     pub(super) fn from_store_error(error: &StoreError) -> Self {
