@@ -33,6 +33,7 @@ mod retention;
 mod stage;
 mod takeover;
 mod themes;
+mod velocity;
 mod watch;
 
 use std::{fmt, pin::Pin, time::Duration};

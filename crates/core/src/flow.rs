@@ -382,9 +382,11 @@ impl Flow {
             Reply::Ran(answer) => Reply::Joined(answer),
             // The deadline of the owner is not that of this request.
             Reply::Problem(Problem::DeadlineExceeded) => Reply::Problem(Problem::InProgress),
-            Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
-                reply
-            }
+            Reply::Joined(_)
+            | Reply::Unguarded(_)
+            | Reply::Replayed(_)
+            | Reply::Limited(_)
+            | Reply::Problem(_) => reply,
         })
     }
 

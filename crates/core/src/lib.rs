@@ -9,6 +9,8 @@
 //! | [`problem`], [`dialect`] | the errors that a client gets |
 //! | [`rules`] | the specification of a store, as pure functions |
 //! | [`store`], [`error`] | the trait that every store implements, and its laws |
+//! | [`limit`] | velocity limits, decided together with a claim |
+//! | [`settlement`] | what a change of a record does to counters |
 //! | [`flow`] | the request machine: events in, one step out |
 //! | [`retry`] | when a client sends a request again |
 //! | [`time`] | two clocks that never meet |
@@ -33,6 +35,7 @@ pub mod flow;
 pub mod form;
 pub mod id;
 pub mod key;
+pub mod limit;
 pub mod multipart;
 pub mod policy;
 pub mod problem;
@@ -41,6 +44,7 @@ pub mod response;
 pub mod retry;
 pub mod rules;
 pub mod scope;
+pub mod settlement;
 pub mod store;
 pub mod time;
 mod usage;
@@ -57,6 +61,7 @@ pub use fingerprint::{
 pub use flow::{Action, ExecutionResult, Flow, LEASE_MIN, Plan, Reply};
 pub use id::RecordId;
 pub use key::{Key, KeyError};
+pub use limit::{ClaimLimits, Limit, LimitRefusal};
 pub use policy::{
     AnswerFacts, FORGET_DEFAULT, GrpcStatus, Keep, OnStoreDown, Policy, RELEASE_DEFAULT,
     StatusList, StatusSet,

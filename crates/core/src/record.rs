@@ -6,7 +6,9 @@
 
 use std::{fmt, num::NonZeroU64, time::Duration};
 
-use crate::{About, Answer, Captured, Fingerprint, NodeName, OnUnknown, Reason, StoreTime};
+use crate::{
+    About, Answer, Captured, Fingerprint, NodeName, OnUnknown, Reason, StoreTime, limit::LimitKeys,
+};
 
 /// A number the store issues with each claim, rising. A late owner's write is refused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,6 +168,8 @@ pub struct Record {
     pub captured: Captured,
     /// Why the newest execution did not complete.
     pub reason: Option<Reason>,
+    /// Where the newest claim has reserved a unit of a velocity limit; empty once it has ended.
+    pub limits: LimitKeys,
     /// Where it stands.
     pub state: State,
 }
@@ -190,6 +194,7 @@ impl Record {
             node: NodeName::default(),
             captured: Captured::default(),
             reason: None,
+            limits: LimitKeys::default(),
             state,
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     Answer, Claim, Claimant, Claimed, Fence, Fenced, Finish, Grant, Occupied, OnUnknown,
     RELEASED_RETENTION_MAX, Reason, Record, RecordAction, Release, Resolution, Resolved, Snapshot,
-    State, StateView, StoreTime,
+    State, StateView, StoreTime, limit::LimitKeys,
 };
 
 impl Record {
@@ -32,6 +32,7 @@ impl Record {
             node: claim.node.clone(),
             captured: claim.captured.clone(),
             reason: None,
+            limits: claim.limits.keys(),
             state: State::InFlight { lease_until: now.after(claim.lease) },
         }
     }
@@ -67,7 +68,7 @@ pub fn claim(
     // Our own claim, sent again because its reply was lost (law 7). The lease restarts, since the
     // owner counts it from this call; no other claim can have taken the record in between.
     if ours && matches!(record.state, State::InFlight { .. }) {
-        let grant = Grant { fence: record.fence, attempt: record.attempt };
+        let grant = Grant::new(record.fence, record.attempt);
         return (Claimed::Granted(grant), Change::Put(leased(record, claim.lease, now)));
     }
     let settled = settle(record, now);
@@ -242,7 +243,7 @@ fn owned(found: Option<&Record>, by: Claimant, now: StoreTime) -> Option<&Record
 }
 
 fn grant(claim: &Claim, fence: Fence, attempt: u32, now: StoreTime) -> (Claimed, Change) {
-    let grant = Grant { fence, attempt };
+    let grant = Grant::new(fence, attempt);
     (Claimed::Granted(grant), Change::Put(Record::granted(claim, grant, now)))
 }
 
@@ -267,6 +268,7 @@ fn leased(record: &Record, lease: Duration, now: StoreTime) -> Record {
 /// where less than half of it is left does it restart.
 fn finished(record: &Record, state: State, now: StoreTime) -> Record {
     let mut finished = with(record, state);
+    finished.limits = LimitKeys::default();
     if record.expires_at.since(now) < record.retention / 2 {
         finished.expires_at = now.after(record.retention);
     }

@@ -39,6 +39,8 @@
 //! [`rules`](crate::rules). A store either calls them inside its atomic step or restates them and
 //! is tested against them.
 
+mod list;
+
 use std::{
     fmt::{self, Debug},
     pin::Pin,
@@ -49,19 +51,22 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
-    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, StateName, StateView, StoreError,
-    StoreErrorKind, Usage,
+    About, Answer, Captured, Claimant, Fence, Fingerprint, NodeName, OnUnknown, OwnerToken, Policy,
+    Reason, RecordId, Snapshot, StateName, StoreError, StoreErrorKind, Usage,
+    limit::{AnswerTag, ClaimLimits, LimitKeys, LimitRefusal, LimitSet},
 };
+
+pub use list::{Cursor, ListQuery, PAGE_MAX, Page, Summary};
 
 /// Where records live.
 ///
 /// Every method may be called from any number of tasks at once. Dropping a returned future does not
 /// undo what it began: a claim may still be granted, an answer may still be recorded.
 ///
-/// The structs that cross the trait are `#[non_exhaustive]`. Counters that are decided together
-/// with a claim, such as velocity limits, are therefore added as fields of [`Claim`] and
-/// [`Finish`], with rows of their own in the store; the format of a record needs no place for them.
+/// A store that [has limits](Self::has_limits) decides the [`limits`](crate::limit) of a claim in
+/// the commit of the claim, and settles their reservations in the commit of every end: by the
+/// owner, an operator, a reaper or the next claim. It takes the record first and then the counters
+/// in rising order of their keys, and sweeps the counters itself.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
     /// Claims the key, or returns the record that prevents it (laws 1, 4, 7, 9).
@@ -86,6 +91,12 @@ pub trait Store: Debug + Send + Sync + 'static {
         by: Claimant,
         finish: &Finish,
     ) -> Result<Fenced, StoreError>;
+
+    /// Whether claims may have [`Claim::limits`]. A store that has none must not be given such a
+    /// claim.
+    fn has_limits(&self) -> bool {
+        false
+    }
 
     /// The record as it counts now. For waiters and operators; a decision to run is never taken on
     /// it.
@@ -212,6 +223,8 @@ pub struct Claim {
     pub node: NodeName,
     /// What the route captured of the request.
     pub captured: Captured,
+    /// The velocity limits of the operation.
+    pub limits: ClaimLimits,
 }
 
 impl Claim {
@@ -240,6 +253,7 @@ impl Claim {
             about: About::default(),
             node: NodeName::default(),
             captured: Captured::default(),
+            limits: ClaimLimits::default(),
         }
     }
 
@@ -267,13 +281,15 @@ pub struct Grant {
     pub fence: Fence,
     /// 1 for the first run; higher means that an earlier one may have left traces.
     pub attempt: u32,
+    /// The limits of the claim that only report and were exceeded.
+    pub exceeded: LimitSet,
 }
 
 impl Grant {
     /// The right to run under this fence.
     #[must_use]
     pub const fn new(fence: Fence, attempt: u32) -> Self {
-        Self { fence, attempt }
+        Self { fence, attempt, exceeded: LimitSet::NONE }
     }
 }
 
@@ -299,6 +315,8 @@ pub enum Occupied {
     /// This very claim was granted before, and its execution has ended: the claim is a stale
     /// duplicate (law 7).
     Ended,
+    /// A velocity limit of the claim has no unit left. Nothing changed.
+    Limited(LimitRefusal),
 }
 
 /// What became of a write that carries a fence.
@@ -318,38 +336,48 @@ pub struct Finish {
     pub action: RecordAction,
     /// Why the execution did not complete.
     pub reason: Option<Reason>,
+    /// The limits of the claim. A store settles reservations without it too, but may need a round
+    /// trip more.
+    pub limits: LimitKeys,
+    /// What the upstream called its answer, for limits that count by it.
+    pub tag: Option<AnswerTag>,
 }
 
 impl Finish {
+    const fn new(action: RecordAction, reason: Option<Reason>) -> Self {
+        Self { action, reason, limits: LimitKeys::NONE, tag: None }
+    }
+
     /// The execution ended with this answer.
     #[must_use]
     pub const fn complete(answer: Answer) -> Self {
-        Self { action: RecordAction::Complete(answer), reason: None }
+        Self::new(RecordAction::Complete(answer), None)
     }
 
     /// The key is free for the same request.
     #[must_use]
     pub const fn release(release: Release, reason: Reason) -> Self {
-        Self { action: RecordAction::Release(release), reason: Some(reason) }
+        Self::new(RecordAction::Release(release), Some(reason))
     }
 
     /// The outcome is unknown.
     #[must_use]
     pub const fn hold(reason: Reason) -> Self {
-        Self { action: RecordAction::Hold, reason: Some(reason) }
+        Self::new(RecordAction::Hold, Some(reason))
     }
 
     /// The key is free for any request.
     #[must_use]
     pub const fn forget(reason: Reason) -> Self {
-        Self { action: RecordAction::Forget, reason: Some(reason) }
+        Self::new(RecordAction::Forget, Some(reason))
     }
 
     /// The completion without the body of its answer; `None` if there is nothing to leave out.
     #[must_use]
     pub fn without_body(&self) -> Option<Self> {
         let RecordAction::Complete(answer) = &self.action else { return None };
-        answer.without_body().map(Self::complete)
+        let smaller = RecordAction::Complete(answer.without_body()?);
+        Some(Self { action: smaller, ..self.clone() })
     }
 
     /// The outcome is unknown, and the route says what that means.
@@ -360,7 +388,14 @@ impl Finish {
             OnUnknown::Rerun => RecordAction::Release(Release::Rerun),
             OnUnknown::Fail => RecordAction::Complete(Answer::failed()),
         };
-        Self { action, reason: Some(reason) }
+        Self::new(action, Some(reason))
+    }
+
+    /// The same end of an operation whose claim had limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: &ClaimLimits, tag: Option<AnswerTag>) -> Self {
+        (self.limits, self.tag) = (limits.keys(), tag);
+        self
     }
 }
 
@@ -462,138 +497,5 @@ impl Batch {
     #[must_use]
     pub const fn new(done: u32, more: bool) -> Self {
         Self { done, more }
-    }
-}
-
-/// The largest page of [`Store::list`].
-pub const PAGE_MAX: u32 = 1000;
-
-/// Which records to list. A store finds records by key, by state and by time without a scan; every
-/// other filter looks at a bounded number of rows for each page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ListQuery {
-    /// Only records with this key, of any scope and caller.
-    pub key: Option<Key>,
-    /// Only records in this state.
-    pub state: Option<StateName>,
-    /// Only records of this scope.
-    pub scope: Option<Scope>,
-    /// Only records of this caller.
-    pub caller: Option<Caller>,
-    /// Only records claimed at least this long ago.
-    pub age_min: Duration,
-    /// Only records claimed at most this long ago.
-    pub age_max: Option<Duration>,
-    /// Only records whose lease has expired and whose next request decides.
-    pub lapsed: bool,
-    /// Only records whose reason begins with this text.
-    pub reason: Option<Box<str>>,
-    /// Where the last page ended.
-    pub after: Option<Cursor>,
-    /// How many; 0 means [`PAGE_MAX`], and more is cut to it.
-    pub limit: u32,
-}
-
-impl ListQuery {
-    /// All records.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Whether a record belongs on a page of this query.
-    #[must_use]
-    pub fn takes(&self, record: &Summary) -> bool {
-        let begins = |reason: &str| {
-            record.reason.as_ref().is_some_and(|given| given.to_string().starts_with(reason))
-        };
-        self.key.as_ref().is_none_or(|key| *key == record.id.key)
-            && self.state.is_none_or(|state| state == record.state)
-            && self.scope.as_ref().is_none_or(|scope| *scope == record.id.scope)
-            && self.caller.as_ref().is_none_or(|caller| *caller == record.id.caller)
-            && self.age_min <= record.age
-            && self.age_max.is_none_or(|max| record.age <= max)
-            && (!self.lapsed || record.lapsed)
-            && self.reason.as_deref().is_none_or(begins)
-    }
-
-    /// How many records a page has at most.
-    #[must_use]
-    pub const fn page_size(&self) -> u32 {
-        if self.limit == 0 || self.limit > PAGE_MAX { PAGE_MAX } else { self.limit }
-    }
-}
-
-/// Where a page ended. Only the store that made it can read it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor(pub u64);
-
-/// One page of a listing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Page {
-    /// The records.
-    pub items: Vec<Summary>,
-    /// Where to go on; `None` after the last page.
-    pub next: Option<Cursor>,
-    /// How many records the store looked at to make this page.
-    pub examined: u64,
-}
-
-impl Page {
-    /// A page of these records.
-    #[must_use]
-    pub const fn new(items: Vec<Summary>, next: Option<Cursor>, examined: u64) -> Self {
-        Self { items, next, examined }
-    }
-}
-
-/// A line of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// The record.
-    pub id: RecordId,
-    /// Its state as it counts now.
-    pub state: StateName,
-    /// Its fence, to name it in an operator's act.
-    pub fence: Fence,
-    /// How many executions were begun that count.
-    pub attempt: u32,
-    /// How long ago the newest claim was granted.
-    pub age: Duration,
-    /// How long ago it ended; `None` while it is in flight.
-    pub ended: Option<Duration>,
-    /// Whether its lease has expired and the next request decides.
-    pub lapsed: bool,
-    /// What the newest claim was about.
-    pub about: About,
-    /// The process that made the newest claim.
-    pub node: NodeName,
-    /// Why the newest execution did not complete.
-    pub reason: Option<Reason>,
-}
-
-impl Summary {
-    /// What a listing shows of a record.
-    #[must_use]
-    pub fn new(id: RecordId, seen: Snapshot) -> Self {
-        let lapsed = matches!(
-            seen.state,
-            StateView::InFlight { lease_left } if lease_left.is_zero()
-        );
-        Self {
-            id,
-            state: seen.state.name(),
-            fence: seen.fence,
-            attempt: seen.attempt,
-            age: seen.age,
-            ended: seen.ended,
-            lapsed,
-            about: seen.about,
-            node: seen.node,
-            reason: seen.reason,
-        }
     }
 }

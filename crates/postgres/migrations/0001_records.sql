@@ -25,11 +25,14 @@ CREATE TABLE {records} (
     node        text        NOT NULL,
     captured    text        NOT NULL,
     reason      text,
-    answer      bytea
+    answer      bytea,
+    limits      bytea
 );
 COMMENT ON COLUMN {records}.digest IS 'the first four bytes depend on the key only';
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 COMMENT ON COLUMN {records}.hold_for IS 'milliseconds';
+COMMENT ON COLUMN {records}.limits IS
+    'keys of limit_counters, 16 bytes each; settled once the record has ended';
 COMMENT ON COLUMN {records}.irregular_at IS
     'claimed_at of a record that was released, or does not expire one retention after its claim';
 COMMENT ON COLUMN {records}.hold_until IS 'when a held record fails, if its route has a limit';
@@ -77,7 +80,17 @@ CREATE TABLE {meta} (
     -- A hash of the secret with which callers' credentials are hashed, if there is one.
     caller_secret text
 );
-INSERT INTO {meta} (version, oldest) VALUES (2, 2);
+INSERT INTO {meta} (version, oldest) VALUES (3, 3);
+
+-- The counters of velocity limits. Times are in milliseconds since 1970. No column but the key has an
+-- index, so that an update writes none.
+CREATE TABLE {limit_counters} (
+    key        uuid   PRIMARY KEY,
+    full_until bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    counter    bytea  NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON COLUMN {limit_counters}.full_until IS 'no other operation is admitted before; the largest number while all units are reserved';
 
 -- Metadata entries of the engine.
 CREATE TABLE {metadata} (

@@ -16,6 +16,7 @@ use tokio_postgres::{Error, Row};
 use tracing::warn;
 
 use crate::{
+    batch::limits::{self, EndedRecord},
     digest::Digest,
     error::{ErrorClass, corrupt, describe, store_error},
     listing::ListPlan,
@@ -34,6 +35,9 @@ const BATCH_MAX: u32 = 1000;
 
 /// How many claims of each retention one reap or set-aside statement scans.
 const SCAN_MAX: i64 = 10_000;
+
+/// How many counters of velocity limits one step of a sweep examines.
+const COUNTERS_EXAMINED_MAX: i64 = 1000;
 
 /// How many pages are read to estimate the usage. A smaller table is counted whole.
 const SAMPLED_PAGES: f64 = 512.0;
@@ -55,7 +59,8 @@ pub(crate) enum BackgroundTask {
 
 /// Runs tasks until the store is dropped.
 pub(crate) async fn run(shared: Arc<SharedState>, mut tasks: mpsc::Receiver<BackgroundTask>) {
-    let mut background = BackgroundWorker { shared, session: None };
+    let mut background =
+        BackgroundWorker { shared, session: None, swept_counter: Digest::default() };
     while let Some(task) = tasks.recv().await {
         match task {
             BackgroundTask::List(query, reply) => {
@@ -93,6 +98,8 @@ const fn batch(done: u32, limit: u32) -> Batch {
 struct BackgroundWorker {
     shared: Arc<SharedState>,
     session: Option<Session>,
+    /// The key of the last counter that was swept or kept.
+    swept_counter: Digest,
 }
 
 impl BackgroundWorker {
@@ -166,7 +173,16 @@ impl BackgroundWorker {
         let failed = Answer::failed().as_bytes().to_vec();
         let parameters: Vec<BoxedParameter<'_>> =
             vec![Box::new(failed), Box::new(i64::from(limit)), Box::new(SCAN_MAX)];
-        let reaped = self.send(StatementKind::Reap, parameters).await?;
+        let reaped = self
+            .with_session(async |session| {
+                let work = async {
+                    let rows = session.query(StatementKind::Reap, parameters).await?;
+                    limits::settle(session, &reaped_ends(&rows)).await?;
+                    Ok(rows)
+                };
+                transaction(session, work).await
+            })
+            .await?;
         let reaped = batch(u32::try_from(reaped.len()).unwrap_or(u32::MAX), limit);
         let more = self.set_aside().await.unwrap_or_else(|error| {
             warn!(%error, "cannot set records in flight aside");
@@ -190,7 +206,20 @@ impl BackgroundWorker {
         let row = rows.first().ok_or_else(|| corrupt("a count"))?;
         let count = |at| column::<i64>(row, at, "a count");
         let [done, due] = [count(0)?, count(1)?].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Ok(Batch::new(done, batch(due, limit).more))
+        let more_counters = self.sweep_counters().await?;
+        Ok(Batch::new(done, batch(due, limit).more || more_counters))
+    }
+
+    /// Sweeps some counters of velocity limits; returns whether the next step is likely to delete
+    /// more.
+    async fn sweep_counters(&mut self) -> Result<bool, StoreError> {
+        let parameters: Vec<BoxedParameter<'_>> =
+            vec![Box::new(self.swept_counter), Box::new(COUNTERS_EXAMINED_MAX)];
+        let rows = self.send(StatementKind::SweepCounters, parameters).await?;
+        let row = rows.first().ok_or_else(|| corrupt("a count"))?;
+        let last: Option<Digest> = column(row, 0, "the key of a counter")?;
+        self.swept_counter = last.unwrap_or_default();
+        Ok(column::<i64>(row, 1, "a count")? > 0)
     }
 
     async fn epoch(&mut self) -> Result<Epoch, StoreError> {
@@ -274,18 +303,22 @@ impl BackgroundWorker {
         };
         let mut parameters: Vec<BoxedParameter<'_>> =
             vec![Box::new(digest), Box::new(fence_number(seen)), Box::new(state.as_str())];
-        let answer = match resolution {
-            Resolution::Completed(answer) => Some(answer.as_bytes().as_ref()),
+        let kept = match resolution {
+            Resolution::Completed(answer) => Some(answer),
             Resolution::Released | Resolution::Deleted(_) => None,
         };
+        let answer = kept.map(|answer| answer.as_bytes().as_ref());
         if kind == StatementKind::Resolve {
             parameters.push(Box::new(answer as Option<&[u8]>));
             parameters.push(Box::new(Reason::Resolved.to_string()));
         }
         self.with_session(async |session| {
             let work = async {
-                let applied = !session.query(kind, parameters).await?.is_empty();
+                let rows = session.query(kind, parameters).await?;
+                let applied = !rows.is_empty();
                 if applied {
+                    let ended = rows.iter().filter_map(|row| EndedRecord::read(row, kept));
+                    limits::settle(session, &ended.collect::<Vec<_>>()).await?;
                     session.query(StatementKind::RaiseEpoch, Vec::new()).await?;
                 }
                 Ok(if applied { Resolved::Applied } else { Resolved::Stale })
@@ -305,6 +338,13 @@ impl BackgroundWorker {
         };
         plan.page(query, &rows)
     }
+}
+
+/// The records with reservations whose executions a reap has ended: held ones keep theirs.
+fn reaped_ends(rows: &[Row]) -> Vec<EndedRecord> {
+    let failed = Answer::failed();
+    let has_failed = |row: &&Row| row.try_get(4).is_ok_and(|state: &str| state == "completed");
+    rows.iter().filter(has_failed).filter_map(|row| EndedRecord::read(row, Some(&failed))).collect()
 }
 
 /// Runs something as one transaction, with the settings that a pooled session lacks.

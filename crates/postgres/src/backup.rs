@@ -71,7 +71,7 @@ pub async fn backup(options: &Options, file: &Path) -> Result<Backup, StoreError
 
 fn command(options: &Options, config: &Config, file: &Path) -> BackupCommand {
     let mut arguments = vec!["--format=custom".to_owned(), format!("--file={}", file.display())];
-    for table in ["{records}", "{meta}", "{metadata}", "{fences}"] {
+    for table in ["{records}", "{meta}", "{metadata}", "{limit_counters}", "{fences}"] {
         arguments.push(format!("--table={}", options.names.fill(table)));
     }
     arguments.push(format!("--dbname={}", conninfo(options, config)));

@@ -4,6 +4,8 @@
 //! to change a record, under the lock of the row. If the record has changed since it was read, the
 //! statement does nothing, and the command starts again.
 
+pub(crate) mod limits;
+
 use std::{
     future::poll_fn,
     pin::Pin,
@@ -18,7 +20,9 @@ use semel_core::{
 use tokio_postgres::{Error, Row, types::ToSql};
 
 use crate::{
-    command::{CommandReply, QueuedCommand, RecordCommand, StatementOutcome, StatementStage},
+    command::{
+        CommandReply, LimitHint, QueuedCommand, RecordCommand, StatementOutcome, StatementStage,
+    },
     digest::Digest,
     error::{ErrorClass, StatementFailure},
     row::{self, fence_number, milliseconds, on_unknown_text, rounded_retention},
@@ -37,6 +41,9 @@ pub(crate) async fn send(
     session: &Session,
     commands: &[QueuedCommand],
 ) -> Result<Vec<StatementOutcome>, StatementFailure> {
+    if commands.iter().any(|command| !command.limit_keys().is_empty()) {
+        return Box::pin(limits::send(session, commands)).await;
+    }
     if let [command] = commands
         && let Some(single) = command.as_single()
         && let Some(reply) = single::send(session, command.digest, single).await?
@@ -51,18 +58,18 @@ async fn send_all(
     session: &Session,
     commands: &[QueuedCommand],
 ) -> Result<Vec<StatementOutcome>, StatementFailure> {
-    let groups = group_by_statement(commands);
-    let kinds = groups.iter().map(|group| group.statement.kind());
+    let groups = group_by_statement(commands.iter().enumerate(), false);
+    let kinds = groups.iter().map(|group| group.kind);
     for kind in kinds.chain([StatementKind::Begin, StatementKind::Commit]) {
         session.prepare(kind).await?;
     }
     let statements = groups.iter().map(|group| -> PendingQuery<'_> {
-        Box::pin(session.query(group.statement.kind(), group.parameters()))
+        Box::pin(session.query(group.kind, group.parameters()))
     });
     let is_single =
         groups.len() == 1 && (session.dedicated || !commands.iter().any(QueuedCommand::writes));
     let results = if is_single {
-        pipeline(statements.collect()).await?
+        pipeline(statements.collect(), true).await?
     } else {
         transaction(session, statements).await?
     };
@@ -88,18 +95,22 @@ async fn transaction<'a>(
         all.extend(statements);
         all.push(Box::pin(session.execute("COMMIT")));
     }
-    let mut results = pipeline(all).await?;
+    let mut results = pipeline(all, true).await?;
     results.remove(0);
     Ok(results)
 }
 
 // === pipelining ===
 
-type PendingQuery<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
+pub(crate) type PendingQuery<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
 
 /// Sends all statements at once and awaits all of them. The first error is the cause of the later
-/// ones.
-async fn pipeline(mut sending: Vec<PendingQuery<'_>>) -> Result<Vec<Vec<Row>>, StatementFailure> {
+/// ones. Of several, the first begins a transaction if `begins`.
+pub(crate) async fn pipeline(
+    mut sending: Vec<PendingQuery<'_>>,
+    begins: bool,
+) -> Result<Vec<Vec<Row>>, StatementFailure> {
     let mut results: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();
     results.resize_with(sending.len(), || None);
     poll_fn(|context| poll_all(&mut sending, &mut results, context)).await;
@@ -108,7 +119,7 @@ async fn pipeline(mut sending: Vec<PendingQuery<'_>>) -> Result<Vec<Vec<Row>>, S
         match result {
             Ok(result) => rows.push(result),
             // If only BEGIN failed, the rest ran outside of a transaction.
-            Err(error) if at == 0 && sending.len() > 1 => {
+            Err(error) if at == 0 && begins && sending.len() > 1 => {
                 return Err(StatementFailure { error, class: ErrorClass::ConnectionLost });
             }
             Err(error) => return Err(error.into()),
@@ -168,24 +179,46 @@ impl BatchStatement {
             Self::Get => StatementKind::Get,
         }
     }
+
+    const fn limited_kind(self) -> StatementKind {
+        match self {
+            Self::Claim => StatementKind::ClaimLimited,
+            Self::TakeOver => StatementKind::TakeOverLimited,
+            Self::Settle => StatementKind::SettleLimited,
+            Self::Complete => StatementKind::CompleteLimited,
+            Self::Release => StatementKind::ReleaseLimited,
+            Self::Reclaim | Self::Renew | Self::Hold | Self::Check | Self::Watch | Self::Get => {
+                self.kind()
+            }
+        }
+    }
 }
 
 /// The commands of one statement, in the order of their digests, each with its index in the batch.
-struct StatementGroup<'a> {
+pub(crate) struct StatementGroup<'a> {
     statement: BatchStatement,
+    /// The statement as it is sent: a batch with velocity limits has its own editions.
+    pub(crate) kind: StatementKind,
     commands: Vec<(usize, &'a QueuedCommand)>,
 }
 
-fn group_by_statement(commands: &[QueuedCommand]) -> Vec<StatementGroup<'_>> {
+/// Groups commands by statement, in the order in which a transaction sends them.
+pub(crate) fn group_by_statement<'a>(
+    commands: impl Iterator<Item = (usize, &'a QueuedCommand)>,
+    is_limited: bool,
+) -> Vec<StatementGroup<'a>> {
     let mut groups: Vec<StatementGroup<'_>> = Vec::new();
-    for (at, command) in commands.iter().enumerate() {
+    for (at, command) in commands {
         let statement = command.statement();
         match groups.iter_mut().find(|group| group.statement == statement) {
             Some(group) => group.commands.push((at, command)),
-            None => groups.push(StatementGroup { statement, commands: vec![(at, command)] }),
+            None => {
+                let kind = if is_limited { statement.limited_kind() } else { statement.kind() };
+                groups.push(StatementGroup { statement, kind, commands: vec![(at, command)] });
+            }
         }
     }
-    groups.sort_by_key(|group| group.statement.kind());
+    groups.sort_by_key(|group| group.kind);
     groups
 }
 
@@ -214,7 +247,50 @@ impl<'a> StatementGroup<'a> {
         Box::new(values.collect::<Vec<T>>())
     }
 
-    fn parameters(&self) -> Vec<BoxedParameter<'a>> {
+    pub(crate) fn parameters(&self) -> Vec<BoxedParameter<'a>> {
+        let mut parameters = self.common_parameters();
+        if self.kind != self.statement.kind() {
+            parameters.extend(self.limit_parameters());
+        }
+        parameters
+    }
+
+    /// The last parameters of the editions for limits.
+    fn limit_parameters(&self) -> Vec<BoxedParameter<'a>> {
+        let reserved = || self.claims(|claim| claim.limits.keys().to_bytes());
+        match self.statement {
+            BatchStatement::Claim => {
+                let [digests, keys] = self.refusing_limits();
+                vec![reserved(), Box::new(digests), Box::new(keys)]
+            }
+            BatchStatement::TakeOver => vec![reserved(), self.all(QueuedCommand::found_limits)],
+            BatchStatement::Settle | BatchStatement::Complete | BatchStatement::Release => {
+                vec![self.all(QueuedCommand::found_limits)]
+            }
+            BatchStatement::Reclaim
+            | BatchStatement::Renew
+            | BatchStatement::Hold
+            | BatchStatement::Check
+            | BatchStatement::Watch
+            | BatchStatement::Get => Vec::new(),
+        }
+    }
+
+    /// The counters that keep a claim from being granted if they are full, each with its record.
+    fn refusing_limits(&self) -> [Vec<Digest>; 2] {
+        let mut pairs: [Vec<Digest>; 2] = Default::default();
+        for (_, command) in &self.commands {
+            let is_locking = command.hint.as_ref().is_some_and(|hint| hint.is_locking);
+            let Some(claim) = command.claim().filter(|_| !is_locking) else { continue };
+            for limit in claim.limits.iter().filter(|limit| limit.refuses) {
+                let pair = [command.digest, Digest(*limit.key.as_bytes())];
+                pairs.iter_mut().zip(pair).for_each(|(column, value)| column.push(value));
+            }
+        }
+        pairs
+    }
+
+    fn common_parameters(&self) -> Vec<BoxedParameter<'a>> {
         let digests = self.all(|command| command.digest);
         let fingerprints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
         let owners = || self.claims(|claim| Digest::from(&claim.owner));
@@ -275,7 +351,7 @@ impl<'a> StatementGroup<'a> {
     }
 
     /// Assigns the rows to the commands by their digests.
-    fn read(&self, rows: &[Row], outcomes: &mut [StatementOutcome]) {
+    pub(crate) fn read(&self, rows: &[Row], outcomes: &mut [StatementOutcome]) {
         for row in rows {
             let Ok(digest) = row::digest(row) else { continue };
             let found = self.commands.binary_search_by_key(&digest, |(_, command)| command.digest);
@@ -319,8 +395,25 @@ impl QueuedCommand {
         }
     }
 
-    fn claim(&self) -> Option<&Claim> {
+    pub(crate) fn claim(&self) -> Option<&Claim> {
         if let RecordCommand::Claim(claim) = &self.command { Some(claim) } else { None }
+    }
+
+    /// The reservations of the record as the statement expects them.
+    fn found_limits(&self) -> Option<Vec<u8>> {
+        if self.finish().is_some() {
+            return self.limit_keys().to_bytes();
+        }
+        self.hint.as_ref().and_then(|hint| hint.reserved.to_bytes())
+    }
+
+    /// The owner of the record once the command is applied; `None` where that is another one.
+    pub(crate) fn owner_after(&self) -> Option<Digest> {
+        match self.claim() {
+            Some(_) if self.stage == StatementStage::Settle => None,
+            Some(claim) => Some(Digest::from(&claim.owner)),
+            None => Some(self.owner()),
+        }
     }
 
     fn fence(&self) -> i64 {
@@ -367,7 +460,7 @@ impl QueuedCommand {
     // === outcomes of rows ===
 
     /// The outcome if the statement returned no row for the command.
-    fn outcome_without_row(&self) -> StatementOutcome {
+    pub(crate) fn outcome_without_row(&self) -> StatementOutcome {
         match (self.stage, &self.command) {
             // The claim lost a race, or the record has changed since it was read.
             (_, RecordCommand::Claim(_)) => StatementOutcome::Next(StatementStage::First),
@@ -402,6 +495,7 @@ impl QueuedCommand {
         match statement {
             BatchStatement::Claim => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(decide_claim(claim, &record, now)),
+                _ if row::is_blocked(row)? => Ok(StatementOutcome::Blocked),
                 _ => Ok(granted(row::fence(row, 1)?, 1)),
             },
             BatchStatement::Reclaim | BatchStatement::TakeOver => {
@@ -443,7 +537,7 @@ impl QueuedCommand {
         };
         match change {
             Change::Keep => StatementOutcome::Reply(Ok(CommandReply::Fenced(fenced))),
-            Change::Put(_) | Change::Delete => StatementOutcome::Next(StatementStage::First),
+            Change::Put(_) | Change::Delete => next(StatementStage::First, record),
         }
     }
 }
@@ -456,7 +550,17 @@ fn decide_claim(claim: &Claim, record: &Record, now: StoreTime) -> StatementOutc
     match rules::claim(Some(record), claim, record.fence, now) {
         (claimed, Change::Keep) => StatementOutcome::Reply(Ok(CommandReply::Claimed(claimed))),
         (Claimed::Granted(_), _) if own => StatementOutcome::Next(StatementStage::Reclaim),
-        (Claimed::Granted(_), _) => StatementOutcome::Next(StatementStage::TakeOver),
-        (Claimed::Occupied(_), _) => StatementOutcome::Next(StatementStage::Settle),
+        (Claimed::Granted(_), _) => next(StatementStage::TakeOver, record),
+        (Claimed::Occupied(_), _) => next(StatementStage::Settle, record),
     }
+}
+
+/// Another statement for a record that was read: it has to know of reservations.
+fn next(stage: StatementStage, record: &Record) -> StatementOutcome {
+    if record.limits.is_empty() {
+        return StatementOutcome::Next(stage);
+    }
+    let (reserved, claimed_at) = (record.limits.clone(), record.claimed_at);
+    let hint = LimitHint { reserved, claimed_at, ..LimitHint::default() };
+    StatementOutcome::NextWith(stage, Box::new(hint))
 }

@@ -12,7 +12,7 @@ use tracing::debug;
 
 use crate::{
     batch,
-    command::{BadConnections, CommandReply, QueuedCommand, StatementOutcome},
+    command::{BadConnections, CommandReply, QueuedCommand, StatementOutcome, StatementStage},
     digest::Digest,
     error::{ErrorClass, StatementFailure, describe, store_error},
     session::Session,
@@ -302,10 +302,15 @@ fn reply_or_requeue(
     outcomes: Vec<StatementOutcome>,
 ) {
     let mut unfinished = Vec::new();
-    for (command, outcome) in commands.into_iter().zip(outcomes) {
+    for (mut command, outcome) in commands.into_iter().zip(outcomes) {
         match outcome {
             StatementOutcome::Reply(reply) => command.reply(reply),
             StatementOutcome::Next(stage) => unfinished.push((command, stage)),
+            StatementOutcome::NextWith(stage, hint) => {
+                command.hint = Some(hint);
+                unfinished.push((command, stage));
+            }
+            StatementOutcome::Blocked => unfinished.push((command, StatementStage::First)),
         }
     }
     shared.queue.requeue(unfinished);

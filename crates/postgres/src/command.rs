@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use semel_core::{
-    Claim, Claimant, Claimed, Fenced, Finish, RecordAction, Snapshot, StoreError, StoreErrorKind,
+    Claim, Claimant, Claimed, Fenced, Finish, Occupied, RecordAction, Snapshot, StoreError,
+    StoreErrorKind, StoreTime, limit::LimitKeys,
 };
 use tokio::{sync::oneshot, time::Instant};
 
@@ -96,6 +97,34 @@ pub(crate) enum StatementOutcome {
     Reply(Result<CommandReply, StoreError>),
     /// The command needs another statement.
     Next(StatementStage),
+    /// The command needs another statement, which has to know something of the record.
+    NextWith(StatementStage, Box<LimitHint>),
+    /// A counter that is committed as full kept a claim from being granted. The reason is to be
+    /// read.
+    Blocked,
+}
+
+impl StatementOutcome {
+    pub(crate) const fn claimed(occupied: Occupied) -> Self {
+        Self::Reply(Ok(CommandReply::Claimed(Claimed::Occupied(occupied))))
+    }
+}
+
+/// What an earlier statement found about the velocity limits of a record.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitHint {
+    /// Where the record has reserved a unit.
+    pub(crate) reserved: LimitKeys,
+    /// When it was claimed.
+    pub(crate) claimed_at: StoreTime,
+    /// Whether a claim is decided under the locks of its counters, full or not.
+    pub(crate) is_locking: bool,
+}
+
+impl Default for LimitHint {
+    fn default() -> Self {
+        Self { reserved: LimitKeys::NONE, claimed_at: StoreTime::default(), is_locking: false }
+    }
 }
 
 pub(crate) type CommandReceiver = oneshot::Receiver<Result<CommandReply, StoreError>>;
@@ -110,6 +139,7 @@ pub(crate) struct QueuedCommand {
     races: u8,
     /// The unusable connections that it has met.
     pub(crate) bad_connections: Option<BadConnections>,
+    pub(crate) hint: Option<Box<LimitHint>>,
     reply: CommandSender,
 }
 
@@ -145,13 +175,35 @@ impl QueuedCommand {
         stage: StatementStage,
     ) -> (Self, CommandReceiver) {
         let (reply, receiver) = oneshot::channel();
-        (Self { digest, command, stage, races: 0, bad_connections: None, reply }, receiver)
+        let (races, bad_connections, hint) = (0, None, None);
+        (Self { digest, command, stage, races, bad_connections, hint, reply }, receiver)
     }
 
     /// Replies to the caller. A caller that no longer waits is not an error: the command took
     /// effect all the same.
     pub(crate) fn reply(self, reply: Result<CommandReply, StoreError>) {
         let _ = self.reply.send(reply);
+    }
+
+    /// The counters that the statement of this stage may change.
+    pub(crate) fn limit_keys(&self) -> LimitKeys {
+        let reserved = || self.hint.iter().flat_map(|hint| hint.reserved.iter());
+        match (&self.command, self.stage) {
+            (RecordCommand::Claim(claim), StatementStage::Single | StatementStage::First) => {
+                claim.limits.keys()
+            }
+            (RecordCommand::Claim(claim), StatementStage::TakeOver) => {
+                LimitKeys::new(claim.limits.iter().map(|limit| limit.key).chain(reserved()))
+            }
+            (RecordCommand::Claim(_), StatementStage::Settle) => LimitKeys::new(reserved()),
+            (RecordCommand::Finish(_, finish), StatementStage::Single | StatementStage::First)
+                if finish.action != RecordAction::Hold =>
+            {
+                let found = self.hint.as_ref().map(|hint| hint.reserved.clone());
+                found.unwrap_or_else(|| finish.limits.clone())
+            }
+            _ => LimitKeys::NONE,
+        }
     }
 
     /// Whether it may have changed something if the result of its batch is unknown.

@@ -6,10 +6,10 @@ use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 use crate::{error::store_error, table_names::TableNames, timeline::Timeline};
 
 /// Versions up to this one were never released.
-pub(crate) const UNRELEASED: i32 = 1;
+pub(crate) const UNRELEASED: i32 = 2;
 
 /// The version that this program writes.
-pub(crate) const VERSION: i32 = 2;
+pub(crate) const VERSION: i32 = 3;
 
 /// The row of the table `meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -175,7 +175,7 @@ pub(crate) fn script(names: &TableNames) -> String {
     let mut script = names.fill("BEGIN;\nSELECT pg_advisory_xact_lock({lock});\n\n");
     script.push_str(&names.fill(SCHEMA));
     for (at, migration) in MIGRATIONS.iter().enumerate() {
-        script.push_str(&format!("\n-- version {}\n\n{}", at + 2, names.fill(migration)));
+        script.push_str(&format!("\n-- version {}\n\n{}", at + 3, names.fill(migration)));
     }
     script.push_str("\nCOMMIT;\n");
     script.push_str(&names.fill(GRANTS));
@@ -189,5 +189,6 @@ const GRANTS: &str = "
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
 -- GRANT SELECT, UPDATE ON {meta} TO …;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {metadata} TO …;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON {limit_counters} TO …;
 -- GRANT USAGE, UPDATE ON SEQUENCE {fences} TO …;
 ";

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use semel_core::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, Occupied,
     OnUnknown, OwnerToken, Reason, Record, RecordId, Release, Scope, State, StoreError, StoreTime,
-    time::millis,
+    limit::LimitKeys, time::millis,
 };
 use tokio_postgres::{
     Row,
@@ -64,7 +64,7 @@ pub(crate) const fn release_text(release: Release) -> &'static str {
 }
 
 /// A time of the database's clock, in milliseconds since 1970.
-struct TimestampMillis(StoreTime);
+pub(crate) struct TimestampMillis(pub(crate) StoreTime);
 
 impl FromSql<'_> for TimestampMillis {
     fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
@@ -117,6 +117,11 @@ pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, StoreError> {
     u64::try_from(number).ok().and_then(Fence::new).ok_or_else(|| corrupt("a fence"))
 }
 
+/// Whether a claim was left out because a counter of a limit is full.
+pub(crate) fn is_blocked(row: &Row) -> Result<bool, StoreError> {
+    column::<Option<i64>>(row, 1, "a fence").map(|fence| fence.is_none())
+}
+
 /// Reads an attempt.
 pub(crate) fn attempt(row: &Row, at: usize) -> Result<u32, StoreError> {
     let attempt: i32 = column(row, at, "an attempt")?;
@@ -150,7 +155,13 @@ pub(crate) fn record(row: &Row) -> Result<Option<(Record, StoreTime)>, StoreErro
     record.node = NodeName::new(column(row, 15, "a node")?);
     record.captured = Captured::from_stored(column(row, 16, "captured values")?);
     record.reason = column::<Option<&str>>(row, 17, "a reason")?.map(Reason::from_stored);
-    Ok(Some((record, column::<TimestampMillis>(row, 18, "the time")?.0)))
+    // A record that has ended keeps the column, and has settled its reservations.
+    if matches!(record.state, State::InFlight { .. } | State::Held)
+        && let Some(keys) = column::<Option<&[u8]>>(row, 18, "limits")?
+    {
+        record.limits = LimitKeys::from_bytes(keys).ok_or_else(|| corrupt("limits"))?;
+    }
+    Ok(Some((record, column::<TimestampMillis>(row, 19, "the time")?.0)))
 }
 
 fn state(row: &Row, name: &str) -> Result<State, StoreError> {
@@ -184,8 +195,8 @@ pub(crate) fn settled(row: &Row) -> Result<Occupied, StoreError> {
 
 /// The id of the record in a row of a listing.
 pub(crate) fn id(row: &Row) -> Result<RecordId, StoreError> {
-    let scope = Scope::new(column(row, 19, "a scope")?).map_err(|_| corrupt("a scope"))?;
-    let caller = Caller::from_stored(column(row, 20, "a caller")?);
-    let key = Key::new(column(row, 21, "a key")?).map_err(|_| corrupt("a key"))?;
+    let scope = Scope::new(column(row, 20, "a scope")?).map_err(|_| corrupt("a scope"))?;
+    let caller = Caller::from_stored(column(row, 21, "a caller")?);
+    let key = Key::new(column(row, 22, "a key")?).map_err(|_| corrupt("a key"))?;
     Ok(RecordId::new(scope, caller.map_err(|_| corrupt("a caller"))?, key))
 }

@@ -24,10 +24,17 @@ pub(crate) enum SingleCommand<'a> {
 }
 
 impl<'a> SingleCommand<'a> {
-    /// A completion without a reason to record.
+    /// A claim without limits.
+    pub(crate) const fn claim(claim: &'a Claim) -> Option<Self> {
+        if claim.limits.is_empty() { Some(Self::Claim(claim)) } else { None }
+    }
+
+    /// A completion without a reason to record and without limits.
     pub(crate) const fn completion(by: Claimant, finish: &'a Finish) -> Option<Self> {
         match finish {
-            Finish { action: RecordAction::Complete(answer), reason: None, .. } => {
+            Finish { action: RecordAction::Complete(answer), reason: None, limits, .. }
+                if limits.is_empty() =>
+            {
                 Some(Self::Complete(by, answer))
             }
             _ => None,
@@ -40,7 +47,7 @@ impl QueuedCommand {
     pub(crate) fn as_single(&self) -> Option<SingleCommand<'_>> {
         match &self.command {
             _ if self.stage != StatementStage::Single => None,
-            RecordCommand::Claim(claim) => Some(SingleCommand::Claim(claim)),
+            RecordCommand::Claim(claim) => SingleCommand::claim(claim),
             RecordCommand::Finish(by, finish) => SingleCommand::completion(*by, finish),
             RecordCommand::Renew(..) | RecordCommand::Get | RecordCommand::Watch => None,
         }

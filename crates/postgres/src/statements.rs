@@ -13,12 +13,14 @@ pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The columns of a record, in the order that [`row`](crate::row) expects.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
-                      r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
+                      r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason, \
+                      r.limits";
 
 /// The same without the answer, which may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                        r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
-                       NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
+                       NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason, \
+                       NULL::bytea";
 
 /// The new values of a record whose lease has expired under `hold` or `fail`, or that was held for
 /// too long. `$1` is the recorded answer of a failure.
@@ -166,8 +168,14 @@ macro_rules! statements {
 statements! {
     Begin "begin" [];
     Complete "complete" [UUID_ARRAY INT8_ARRAY UUID_ARRAY BYTEA_ARRAY TEXT_ARRAY];
+    CompleteLimited "complete" [
+        UUID_ARRAY INT8_ARRAY UUID_ARRAY BYTEA_ARRAY TEXT_ARRAY BYTEA_ARRAY
+    ];
     Renew "renew" [UUID_ARRAY INT8_ARRAY UUID_ARRAY INT8_ARRAY];
     Release "release" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY TEXT_ARRAY];
+    ReleaseLimited "release" [
+        UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY
+    ];
     Hold "hold" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY];
     Check "check" [UUID_ARRAY];
     Watch "watch" [UUID_ARRAY];
@@ -176,16 +184,31 @@ statements! {
         UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY INT8_ARRAY TEXT_ARRAY
         TEXT_ARRAY TEXT_ARRAY
     ];
+    TakeOverLimited "take_over" [
+        UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY INT8_ARRAY TEXT_ARRAY
+        TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY BYTEA_ARRAY
+    ];
     Settle "settle" [BYTEA UUID_ARRAY BYTEA_ARRAY UUID_ARRAY];
+    SettleLimited "settle" [BYTEA UUID_ARRAY BYTEA_ARRAY UUID_ARRAY BYTEA_ARRAY];
     Claim "claim" [
         UUID_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY
         TEXT_ARRAY INT8_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY
+    ];
+    ClaimLimited "claim" [
+        UUID_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY
+        TEXT_ARRAY INT8_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY UUID_ARRAY
     ];
     ClaimOne "claim_one" [
         UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT INT8 TEXT TEXT TEXT
     ];
     CompleteOne "complete_one" [UUID INT8 UUID BYTEA];
     Get "get" [UUID_ARRAY];
+    AddCounters "add_counters" [UUID_ARRAY UUID_ARRAY UUID_ARRAY];
+    LockCounters "lock_counters" [UUID_ARRAY UUID_ARRAY UUID_ARRAY];
+    LockKeys "lock_keys" [UUID_ARRAY];
+    ReadCounters "read_counters" [UUID_ARRAY];
+    WriteCounters "write_counters" [UUID_ARRAY INT8_ARRAY INT8_ARRAY BYTEA_ARRAY];
+    SweepCounters "sweep_counters" [UUID INT8];
     Commit "commit" [];
     Resolve "resolve" [UUID INT8 TEXT BYTEA TEXT];
     Delete "delete" [UUID INT8 TEXT];
@@ -212,13 +235,61 @@ pub(crate) struct SqlStatements(Vec<String>);
 
 impl SqlStatements {
     pub(crate) fn new(names: &TableNames) -> Self {
-        Self(StatementKind::ALL.iter().map(|kind| fill(kind.text(), names)).collect())
+        let text = |kind: &StatementKind| fill(&limited(*kind, kind.text()), names);
+        Self(StatementKind::ALL.iter().map(text).collect())
     }
 
     pub(crate) fn sql(&self, kind: StatementKind) -> &str {
         self.0.get(kind as usize).map_or("", String::as_str)
     }
 }
+
+/// Fills in what statements on records with velocity limits have besides. The others change no
+/// record with a reservation, which costs them a comparison with NULL.
+fn limited(kind: StatementKind, sql: &str) -> String {
+    let parts: [&str; 4] = if kind == StatementKind::TakeOverLimited {
+        [", $11, $12", ", reserved, limits", LIMITS_AS_SEEN, "asked.reserved"]
+    } else if kind == StatementKind::TakeOver {
+        ["", "", WITHOUT_LIMITS, "NULL"]
+    } else if kind == StatementKind::SettleLimited {
+        [", $5", ", limits", LIMITS_AS_SEEN, ""]
+    } else if kind == StatementKind::ClaimLimited {
+        [", $14", ", keys", "", ""]
+    } else if [StatementKind::CompleteLimited, StatementKind::ReleaseLimited].contains(&kind) {
+        [", $6", ", limits", LIMITS_AS_SEEN, ", r.claimed_at"]
+    } else {
+        ["", "", WITHOUT_LIMITS, ""]
+    };
+    let blocked = if kind == StatementKind::ClaimLimited { BLOCKED } else { NOT_BLOCKED };
+    let names = ["{limits}", "{limit_columns}", "{limits_as_seen}", "{limits_result}"];
+    let filled =
+        names.iter().zip(parts).fold(sql.to_owned(), |sql, (name, part)| sql.replace(name, part));
+    let names = ["{blocked}", "{is_blocked}", "{limits_column}", "{keys_column}"];
+    names.iter().zip(blocked).fold(filled, |sql, (name, part)| sql.replace(name, part))
+}
+
+const WITHOUT_LIMITS: &str = "r.limits IS NULL";
+
+const LIMITS_AS_SEEN: &str = "r.limits IS NOT DISTINCT FROM asked.limits";
+
+/// In the statement of claims: the records that a limit without a unit keeps from being inserted,
+/// by the counters as they are committed. The final decision is made under their locks.
+const BLOCKED: [&str; 4] = [
+    "blocked AS MATERIALIZED (
+    SELECT DISTINCT pairs.digest
+    FROM unnest($15, $16) AS pairs (digest, key)
+    JOIN {limit_counters} AS c ON c.key = pairs.key
+    WHERE c.full_until > {now_millis}
+), ",
+    "digest IN (SELECT digest FROM blocked)",
+    ", limits",
+    ", keys",
+];
+
+const NOT_BLOCKED: [&str; 4] = ["", "false", "", ""];
+
+/// The clock of the store in whole milliseconds, as the rules have it.
+const NOW_MILLIS: &str = "floor(date_part('epoch', {now}) * 1000)::bigint";
 
 /// Fills the parts and the names of the tables into a statement.
 pub(crate) fn fill(sql: &str, names: &TableNames) -> String {
@@ -250,6 +321,7 @@ pub(crate) fn fill(sql: &str, names: &TableNames) -> String {
         ("{aside_after}", &set_aside_after),
         ("{lock_wait_max}", LOCK_WAIT_MAX),
         ("{millisecond}", "interval '1 millisecond'"),
+        ("{now_millis}", NOW_MILLIS),
     ];
     let filled = parts.iter().fold(sql.to_owned(), |sql, (name, part)| sql.replace(name, part));
     names.fill(&filled)

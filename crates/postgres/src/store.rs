@@ -144,10 +144,18 @@ impl fmt::Debug for PostgresStore {
 impl Store for PostgresStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let command = || RecordCommand::Claim(Box::new(claim.clone()));
-        expect_reply!(
-            self.run_single(&claim.id, SingleCommand::Claim(claim), command).await?,
-            Claimed
-        )
+        let reply = match SingleCommand::claim(claim) {
+            Some(single) => self.run_single(&claim.id, single, command).await?,
+            None => {
+                let digest = Digest::with_key(&claim.id);
+                Box::pin(self.run(digest, command(), StatementStage::First)).await?
+            }
+        };
+        expect_reply!(reply, Claimed)
+    }
+
+    fn has_limits(&self) -> bool {
+        true
     }
 
     async fn renew(

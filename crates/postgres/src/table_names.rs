@@ -77,6 +77,7 @@ impl TableNames {
             .replace("{records}", &table("records"))
             .replace("{meta}", &table("meta"))
             .replace("{metadata}", &table("metadata"))
+            .replace("{limit_counters}", &table("limit_counters"))
             .replace("{fences}", &table("fences"))
             .replace("{fences_text}", &format!("'{}'", table("fences")))
             .replace("{records_text}", &format!("'{}'", table("records")))

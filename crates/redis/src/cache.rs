@@ -80,6 +80,10 @@ impl Store for RedisCache {
         self.cache.claim_in_store(claim, looking).await
     }
 
+    fn has_limits(&self) -> bool {
+        self.cache.store.has_limits()
+    }
+
     async fn renew(
         &self,
         id: &RecordId,

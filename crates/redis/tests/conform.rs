@@ -83,6 +83,10 @@ impl Store for FreshEpochCache {
         self.0.claim(claim).await
     }
 
+    fn has_limits(&self) -> bool {
+        self.0.has_limits()
+    }
+
     async fn renew(
         &self,
         id: &RecordId,

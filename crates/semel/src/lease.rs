@@ -8,7 +8,10 @@ use std::{
     },
 };
 
-use semel_core::{Claimant, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId};
+use semel_core::{
+    Claimant, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId,
+    limit::{AnswerTag, LimitSet},
+};
 
 use crate::{Deadline, clock::EngineClock, keys};
 
@@ -25,6 +28,8 @@ struct LeaseState {
     id: RecordId,
     /// The grant and the owner token.
     grant: OnceLock<(Grant, OwnerToken)>,
+    /// What the operation called its answer.
+    answer_tag: OnceLock<AnswerTag>,
     /// Whether the operation was called.
     has_begun: AtomicBool,
     is_lost: AtomicBool,
@@ -43,6 +48,7 @@ impl Lease {
         Self(Arc::new(LeaseState {
             id,
             grant: OnceLock::new(),
+            answer_tag: OnceLock::new(),
             has_begun: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             clock,
@@ -117,6 +123,21 @@ impl Lease {
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.grant.get().map_or(1, |(grant, _)| grant.attempt)
+    }
+
+    /// The velocity limits of the request that only report and were exceeded, by their positions.
+    #[must_use]
+    pub fn exceeded_limits(&self) -> LimitSet {
+        self.0.grant.get().map_or(LimitSet::NONE, |(grant, _)| grant.exceeded)
+    }
+
+    /// Names the answer of this run for velocity limits that count by it. The first name stays.
+    pub fn set_answer_tag(&self, tag: AnswerTag) {
+        let _ = self.0.answer_tag.set(tag);
+    }
+
+    pub(crate) fn answer_tag(&self) -> Option<AnswerTag> {
+        self.0.answer_tag.get().cloned()
     }
 
     /// Whether the store has reported that the record has another owner or is gone. The result of

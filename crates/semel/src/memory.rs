@@ -16,7 +16,9 @@ use semel_core::{
     Batch, Claim, Claimant, Claimed, Cursor, Epoch, Fence, Fenced, Finish, ListQuery, Page, Record,
     RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
     StoreTime, Summary, Usage,
+    limit::{CounterSet, LimitCounter, LimitKey, LimitRefusal, LimitSet},
     rules::{self, Change},
+    settlement::{LimitWork, limited},
     store::{METADATA_ENTRIES_MAX, check_metadata},
 };
 
@@ -44,6 +46,7 @@ struct MemoryState {
     fence: u64,
     epoch: u64,
     metadata: BTreeMap<Box<str>, Bytes>,
+    counters: HashMap<LimitKey, LimitCounter>,
 }
 
 impl MemoryStore {
@@ -78,9 +81,19 @@ impl MemoryStore {
         id: &RecordId,
         rule: impl FnOnce(Option<&Record>, Fence, StoreTime) -> (T, Change),
     ) -> Result<T, StoreError> {
+        self.decide_finish(id, None, rule)
+    }
+
+    fn decide_finish<T>(
+        &self,
+        id: &RecordId,
+        finish: Option<&Finish>,
+        rule: impl FnOnce(Option<&Record>, Fence, StoreTime) -> (T, Change),
+    ) -> Result<T, StoreError> {
         let (mut shared, now) = self.enter();
         let fence = shared.next_fence()?;
         let (outcome, change) = rule(shared.records.get(id), fence, now);
+        shared.settle(id, &change, finish, now);
         shared.apply(id, change);
         Ok(outcome)
     }
@@ -117,6 +130,33 @@ impl MemoryState {
         Ok(next)
     }
 
+    /// Settles the reservations of a record that is about to change.
+    fn settle(&mut self, id: &RecordId, change: &Change, finish: Option<&Finish>, now: StoreTime) {
+        if let Some(work) = LimitWork::of_change(id, self.records.get(id), change, finish) {
+            // It has no limits that could refuse.
+            let _ = self.count(&work, now);
+        }
+    }
+
+    /// Applies limits to the counters; a refusal changes none.
+    fn count(&mut self, work: &LimitWork, now: StoreTime) -> Result<LimitSet, LimitRefusal> {
+        let mut loaded = CounterSet::default();
+        for key in work.keys().iter() {
+            if let Some(counter) = self.counters.get(&key) {
+                loaded.load(key, counter.clone());
+            }
+        }
+        let admitted = work.apply(&mut loaded, now)?;
+        for (key, counter) in loaded.changed() {
+            if counter.is_empty() {
+                self.counters.remove(&key);
+            } else {
+                self.counters.insert(key, counter.clone());
+            }
+        }
+        Ok(admitted)
+    }
+
     fn apply(&mut self, id: &RecordId, change: Change) {
         match change {
             Change::Keep => {}
@@ -131,7 +171,7 @@ impl MemoryState {
     }
 
     /// Applies `rule` to every record until `limit` of them have changed.
-    fn upkeep(&mut self, limit: u32, rule: impl Fn(&Record) -> Change) -> Batch {
+    fn upkeep(&mut self, limit: u32, now: StoreTime, rule: impl Fn(&Record) -> Change) -> Batch {
         let mut changes = Vec::new();
         let mut more = false;
         for (id, record) in &self.records {
@@ -147,6 +187,7 @@ impl MemoryState {
         }
         let done = u32::try_from(changes.len()).unwrap_or(u32::MAX);
         for (id, change) in changes {
+            self.settle(&id, &change, None, now);
             self.apply(&id, change);
         }
         Batch::new(done, more)
@@ -156,7 +197,20 @@ impl MemoryState {
 #[async_trait]
 impl Store for MemoryStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.decide(&claim.id, |found, fence, now| rules::claim(found, claim, fence, now))
+        let (mut shared, now) = self.enter();
+        let fence = shared.next_fence()?;
+        let found = shared.records.get(&claim.id);
+        let mut decided = rules::claim(found, claim, fence, now);
+        if let Some(work) = LimitWork::of_claim(found, &decided, claim) {
+            decided = limited(decided, shared.count(&work, now));
+        }
+        let (claimed, change) = decided;
+        shared.apply(&claim.id, change);
+        Ok(claimed)
+    }
+
+    fn has_limits(&self) -> bool {
+        true
     }
 
     async fn renew(
@@ -174,7 +228,7 @@ impl Store for MemoryStore {
         by: Claimant,
         finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        self.decide(id, |found, _, now| rules::finish(found, by, finish, now))
+        self.decide_finish(id, Some(finish), |found, _, now| rules::finish(found, by, finish, now))
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -218,6 +272,7 @@ impl Store for MemoryStore {
         let fence = shared.next_fence()?;
         let found = shared.records.get(id);
         let (resolved, change) = rules::resolve(found, seen, resolution, fence, now);
+        shared.settle(id, &change, None, now);
         shared.apply(id, change);
         if resolved == Resolved::Applied {
             shared.epoch += 1;
@@ -227,7 +282,7 @@ impl Store for MemoryStore {
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
         let (mut shared, now) = self.enter();
-        Ok(shared.upkeep(limit, |record| rules::reap(record, now)))
+        Ok(shared.upkeep(limit, now, |record| rules::reap(record, now)))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
@@ -235,7 +290,8 @@ impl Store for MemoryStore {
         let rule = |record: &Record| {
             if rules::past_retention(record, now) { Change::Delete } else { Change::Keep }
         };
-        Ok(shared.upkeep(limit, rule))
+        shared.counters.retain(|_, counter| now < counter.expires_at());
+        Ok(shared.upkeep(limit, now, rule))
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {

@@ -18,7 +18,7 @@ impl RetainedReply {
         let is_recorded = match &reply {
             Reply::Ran(_) | Reply::Joined(_) | Reply::Replayed(_) => true,
             Reply::Problem(problem) => *problem == Problem::OperationFailed,
-            Reply::Unguarded(_) => false,
+            Reply::Unguarded(_) | Reply::Limited(_) => false,
         };
         let expires_in = expires_in.filter(|left| is_recorded && !left.is_zero());
         Self { reply, expires_in }

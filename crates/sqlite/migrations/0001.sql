@@ -1,4 +1,4 @@
--- Version 3, the first. Claims and answers are appended, nearly in the order of their ids;
+-- Version 4, the first. Claims and answers are appended, nearly in the order of their ids;
 -- only rare events (a renewal, a release, an unknown outcome, an operator's act, the sweep) write
 -- anything else.
 
@@ -22,7 +22,8 @@ CREATE TABLE claims (
     about       TEXT    NOT NULL, -- what the operation is about, for people
     node        TEXT    NOT NULL, -- the process that claimed
     captured    TEXT    NOT NULL, -- what the route captured: name=value&name=value
-    hold_for    INTEGER           -- how long it may be held
+    hold_for    INTEGER,          -- how long it may be held
+    limits      BLOB              -- keys of limit_counters, 16 bytes each; NULL without limits
 ) STRICT;
 
 -- The few claims whose ids are not in the order of claimed_at: an operator's act gives a record a new
@@ -58,6 +59,14 @@ CREATE INDEX states_by_state ON states (state, id);
 CREATE INDEX answers_retention_restarted ON answers (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX states_retention_restarted ON states (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX states_held_until ON states (hold_until) WHERE hold_until IS NOT NULL;
+
+-- How often an operation ran, for the velocity limits of claims. A counter with a reservation does
+-- not expire.
+CREATE TABLE limit_counters (
+    key        BLOB PRIMARY KEY,
+    expires_at INTEGER NOT NULL,
+    counter    BLOB    NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- Metadata: named values beside the records.
 CREATE TABLE metadata (

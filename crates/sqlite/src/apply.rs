@@ -3,9 +3,10 @@
 
 use rusqlite::{Connection, Result};
 use semel_core::{
-    Batch, Claim, Claimant, Fence, Fenced, Record, RecordId, Resolution, Resolved, State,
+    Batch, Claim, Claimant, Fence, Fenced, Finish, Record, RecordId, Resolution, Resolved, State,
     StoreTime,
     rules::{self, Change},
+    settlement::{LimitWork, limited},
     time::millis,
 };
 
@@ -13,6 +14,7 @@ use crate::{
     clock::StoreClock,
     clock_guard::save_time,
     command::{SqliteCommand, SqliteReply},
+    counters::{self, CounterSweeper},
     error::damaged,
     in_flight_cache::InFlightCache,
     shared::{NEVER, SqliteShared},
@@ -30,6 +32,7 @@ pub(crate) struct BatchExecutor<'w> {
     pub(crate) shared: &'w SqliteShared,
     pub(crate) clock: &'w StoreClock,
     pub(crate) sweeper: &'w mut Sweeper,
+    pub(crate) counter_sweeper: &'w mut CounterSweeper,
     pub(crate) in_flight_cache: &'w mut InFlightCache,
     pub(crate) last_issued: &'w mut i64,
     pub(crate) pending_removals: &'w mut Vec<(Option<u64>, i64)>,
@@ -42,10 +45,11 @@ impl BatchExecutor<'_> {
         match command {
             SqliteCommand::Claim(claim, hash) => self.claim(claim, *hash, now),
             SqliteCommand::Renew(id, by, lease) => {
-                self.fenced(id, *by, |found| rules::renew(found, *by, *lease, now))
+                self.fenced(id, *by, None, now, |found| rules::renew(found, *by, *lease, now))
             }
             SqliteCommand::Finish(id, by, finish) => {
-                self.fenced(id, *by, |found| rules::finish(found, *by, finish, now))
+                let rule = |found: Option<&Record>| rules::finish(found, *by, finish, now);
+                self.fenced(id, *by, Some(finish), now, rule)
             }
             SqliteCommand::Resolve(id, seen, resolution) => {
                 self.resolve(id, *seen, resolution, now)
@@ -79,8 +83,12 @@ impl BatchExecutor<'_> {
                 LoadResult::Other => {}
             }
         }
-        let (claimed, change) =
-            rules::claim(record_of(found.as_ref()), claim, self.next_fence()?, now);
+        let record = record_of(found.as_ref());
+        let mut decided = rules::claim(record, claim, self.next_fence()?, now);
+        if let Some(work) = LimitWork::of_claim(record, &decided, claim) {
+            decided = limited(decided, counters::apply(self.connection, &work, now)?);
+        }
+        let (claimed, change) = decided;
         self.write(&claim.id, Some(hash), found.as_ref(), change)?;
         Ok(SqliteReply::Claimed(claimed))
     }
@@ -91,10 +99,13 @@ impl BatchExecutor<'_> {
         &mut self,
         id: &RecordId,
         by: Claimant,
+        finish: Option<&Finish>,
+        now: StoreTime,
         rule: impl FnOnce(Option<&Record>) -> (Fenced, Change),
     ) -> Result<SqliteReply> {
         let found = self.find(id, by.fence)?;
         let (fenced, change) = rule(record_of(found.as_ref()));
+        self.settle(id, found.as_ref(), &change, finish, now)?;
         self.write(id, None, found.as_ref(), change)?;
         Ok(SqliteReply::Fenced(fenced))
     }
@@ -110,6 +121,7 @@ impl BatchExecutor<'_> {
         let next = self.next_fence()?;
         let (resolved, change) =
             rules::resolve(record_of(found.as_ref()), seen, resolution, next, now);
+        self.settle(id, found.as_ref(), &change, None, now)?;
         self.write(id, None, found.as_ref(), change)?;
         if resolved == Resolved::Applied {
             let raise = "UPDATE meta SET value = value + 1 WHERE name = 'epoch'";
@@ -150,6 +162,7 @@ impl BatchExecutor<'_> {
                 continue;
             }
             done += 1;
+            self.settle(&id, Some(&stored), &change, None, now)?;
             self.write(&id, None, Some(&stored), change)?;
         }
         Ok(SqliteReply::Batch(Batch::new(done, more || more_holds)))
@@ -168,6 +181,7 @@ impl BatchExecutor<'_> {
             let Some((id, stored)) = tables::load_any(self.connection, *number)? else { continue };
             let change = rules::reap(&stored.record, now);
             done += u32::from(change != Change::Keep);
+            self.settle(&id, Some(&stored), &change, None, now)?;
             self.write(&id, None, Some(&stored), change)?;
         }
         Ok((done, held.len() > limit))
@@ -179,10 +193,28 @@ impl BatchExecutor<'_> {
             self.sweeper.sweep(self.connection, index, limit.min(MAINTENANCE_BATCH_MAX), now)?;
         *self.deleted += swept.deleted;
         self.pending_removals.extend(swept.pending_removals);
-        Ok(SqliteReply::Batch(swept.batch))
+        let Batch { done, more, .. } = swept.batch;
+        let more_counters = self.counter_sweeper.step(self.connection, now)?;
+        Ok(SqliteReply::Batch(Batch::new(done, more || more_counters)))
     }
 
     // === helpers ===
+
+    /// Settles the reservations of a record that is about to change.
+    fn settle(
+        &self,
+        id: &RecordId,
+        found: Option<&StoredRecord>,
+        change: &Change,
+        finish: Option<&Finish>,
+        now: StoreTime,
+    ) -> Result<()> {
+        match LimitWork::of_change(id, record_of(found), change, finish) {
+            // It has no limits that could refuse.
+            Some(work) => counters::apply(self.connection, &work, now).map(drop),
+            None => Ok(()),
+        }
+    }
 
     fn find(&self, id: &RecordId, fence: Fence) -> Result<Option<StoredRecord>> {
         let number = signed(fence.get());

@@ -51,6 +51,7 @@ mod backup;
 mod clock;
 mod clock_guard;
 mod command;
+mod counters;
 mod error;
 mod fair_lock;
 mod file_system;

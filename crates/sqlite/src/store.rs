@@ -264,6 +264,10 @@ impl Store for SqliteStore {
         expect_reply!(self.write(command).await?, Claimed)
     }
 
+    fn has_limits(&self) -> bool {
+        true
+    }
+
     async fn renew(
         &self,
         id: &RecordId,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, Result, Row, params};
 use semel_core::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
-    OwnerToken, Reason, Record, RecordId, Scope, State, StoreTime, store::METADATA_ENTRIES_MAX,
-    time::millis,
+    OwnerToken, Reason, Record, RecordId, Scope, State, StoreTime, limit::LimitKeys,
+    store::METADATA_ENTRIES_MAX, time::millis,
 };
 
 use crate::error::damaged;
@@ -27,7 +27,7 @@ macro_rules! columns {
             "c.fingerprint, c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), ",
             "ifnull(s.expires_at, a.expires_at), s.id IS NOT NULL, ",
             "ifnull(s.ended_at, a.ended_at), ifnull(s.reason, a.reason), c.about, c.node, ",
-            "c.captured, c.hold_for, ",
+            "c.captured, c.hold_for, c.limits, ",
             $answer,
             " FROM claims c LEFT JOIN states s ON s.id = c.id LEFT JOIN answers a ON a.id = c.id ",
             $rest
@@ -144,11 +144,17 @@ pub(crate) fn read(row: &Row<'_>) -> Result<Option<StoredRecord>> {
         None => None,
         Some(_) => Some(duration(19)?),
     };
+    // A record that has ended keeps the column, and has settled its reservations.
+    if matches!(record.state, State::InFlight { .. } | State::Held)
+        && let Some(keys) = row.get_ref(20)?.as_blob_or_null()?
+    {
+        record.limits = LimitKeys::from_bytes(keys).ok_or_else(|| damaged("limits"))?;
+    }
     Ok(Some(StoredRecord { record, marked: row.get(13)? }))
 }
 
 fn read_answer(row: &Row<'_>) -> Result<Answer> {
-    match row.get_ref(20)?.as_blob_or_null()? {
+    match row.get_ref(21)?.as_blob_or_null()? {
         None => Ok(Answer::failed()),
         Some(bytes) => {
             Answer::from_stored(Bytes::copy_from_slice(bytes)).map_err(|_| damaged("an answer"))
@@ -168,8 +174,8 @@ impl<'c> RecordInserts<'c> {
     pub(crate) fn new(connection: &'c Connection) -> Result<Self> {
         let claim = connection.prepare_cached(
             "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
-             fingerprint, scope, caller, key, about, node, captured, hold_for) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+             fingerprint, scope, caller, key, about, node, captured, hold_for, limits) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?;
         let answer = connection.prepare_cached(
             "INSERT INTO answers (id, expires_at, ended_at, reason, answer) \
@@ -218,6 +224,7 @@ fn insert(inserts: &mut RecordInserts<'_>, id: &RecordId, record: &Record) -> Re
         record.node.as_str(),
         record.captured.as_str(),
         record.hold_for.map(|hold_for| signed(millis(hold_for))),
+        record.limits.to_bytes(),
     ])?;
     if matches!(record.state, State::InFlight { .. }) {
         return Ok(());

@@ -141,6 +141,10 @@ impl Store for FlakyStore {
         Ok(claimed)
     }
 
+    fn has_limits(&self) -> bool {
+        self.inner.has_limits()
+    }
+
     async fn renew(
         &self,
         id: &RecordId,

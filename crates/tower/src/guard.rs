@@ -513,6 +513,7 @@ fn outcome_of(reply: &Reply, responder: Responder<'_>) -> RequestOutcomeKind {
         Reply::Unguarded(_) => return RequestOutcomeKind::Unguarded,
         Reply::Ran(_) => return RequestOutcomeKind::Ran,
         Reply::Problem(problem) => return RequestOutcomeKind::Refused(*problem),
+        Reply::Limited(refusal) => return RequestOutcomeKind::Refused(refusal.problem()),
         Reply::Joined(answer) => (answer, RequestOutcomeKind::Joined),
         Reply::Replayed(answer) => (answer, RequestOutcomeKind::Replayed),
     };
@@ -548,5 +549,6 @@ fn answer<B>(
         (Reply::Joined(answer), _) => responder.answer(&answer, Origin::Execution, memory)?,
         (Reply::Replayed(answer), _) => responder.answer(&answer, Origin::Record, memory)?,
         (Reply::Problem(problem), _) => responder.refuse(&problem.into()),
+        (Reply::Limited(refusal), _) => responder.refuse(&refusal.problem().into()),
     })
 }

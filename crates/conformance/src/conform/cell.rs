@@ -185,6 +185,9 @@ fn claim_result(claimed: Claimed, before: &Grant) -> CellResult {
         Claimed::Occupied(Occupied::FingerprintMismatch) => CellResult::Reused,
         Claimed::Occupied(Occupied::Held) => CellResult::IsHeld,
         Claimed::Occupied(Occupied::Ended) => CellResult::Ended,
+        Claimed::Occupied(Occupied::Limited(refusal)) => {
+            panic!("a claim without limits: {refusal:?}")
+        }
         Claimed::Occupied(Occupied::InFlight { lease_left }) => {
             assert_eq!(lease_left, LEASE - AGE, "what is left of the lease");
             CellResult::InFlight

@@ -4,6 +4,7 @@ use semel_core::{
     Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, StateName, StateView,
 };
 
+pub(crate) use super::velocity::units_of_limits_outlive_the_process;
 use super::{
     harness::{DurableHarness, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
     stage::staged_answer,

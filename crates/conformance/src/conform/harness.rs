@@ -140,6 +140,11 @@ impl Handle {
         Self::with_owners(store, &self.owners)
     }
 
+    /// Whether claims may have limits.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.store.has_limits()
+    }
+
     /// Claims a record.
     pub async fn claim(&self, claim: &Claim) -> Claimed {
         let claimed = self.store.claim(claim).await.expect("claim");

@@ -28,6 +28,7 @@ pub(crate) async fn an_endless_lease_does_not_lapse(harness: &StoreHarness) {
             other @ (Occupied::FingerprintMismatch
             | Occupied::Completed { .. }
             | Occupied::Ended
+            | Occupied::Limited(_)
             | Occupied::Held) => {
                 panic!("{other:?}")
             }

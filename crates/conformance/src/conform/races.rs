@@ -18,7 +18,8 @@ use semel_core::{
 use tokio::{runtime, task};
 
 use super::harness::{LEASE, RETENTION, StoreHarness, TICK, answer, claim, rival};
-use start::{both, claimed_by_a_crowd, handles, lapsed, only_grant, together};
+use start::{both, claimed_by_a_crowd, lapsed, only_grant};
+pub(super) use start::{handles, shuffled, together};
 
 pub(crate) use crowd::no_two_owners_run_at_once;
 

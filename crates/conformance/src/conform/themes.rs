@@ -151,6 +151,26 @@ macro_rules! conform_themes {
         an_endless_retention_does_not_pass
         a_lease_with_a_fraction_of_a_millisecond_expires_on_time
     }
+    velocity {
+        a_limit_refuses_what_exceeds_it_until_a_unit_frees
+        a_limit_counts_by_its_key
+        an_execution_counts_from_its_claim
+        a_repeat_costs_nothing_and_is_not_refused
+        an_operation_counts_once_whatever_its_attempts
+        a_takeover_keeps_one_unit
+        a_refused_claim_reserves_nothing
+        a_limit_that_reports_grants_and_says_so
+        a_counter_of_the_largest_limit_is_exact
+        a_sweep_keeps_what_counts
+        only_what_was_never_sent_returns_an_execution
+        an_outcome_counts_only_if_it_is_the_one
+        an_outcome_counts_from_its_end
+        a_held_record_keeps_its_reservation
+        a_lease_that_expires_settles_by_its_policy
+        a_repeated_or_late_finish_settles_nothing
+        of_many_claims_as_many_as_the_limit_are_granted
+        there_is_never_one_decline_too_many
+    }
     races {
         of_many_claims_one_is_granted
         of_many_threads_one_is_granted
@@ -192,6 +212,7 @@ macro_rules! conform_durable_themes {
         fences_rise_across_a_restart_after_a_sweep
         an_operators_act_outlives_the_process
         many_answers_outlive_the_process
+        units_of_limits_outlive_the_process
     }
         }
     };

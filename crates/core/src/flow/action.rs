@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::{
-    Answer, Fence, Fingerprint, Finish, Grant, OnStoreDown, OnUnknown, Policy, Problem,
-    ProcessTime, Reason, Verdict,
+    Answer, Fence, Fingerprint, Finish, Grant, LimitRefusal, OnStoreDown, OnUnknown, Policy,
+    Problem, ProcessTime, Reason, Verdict,
 };
 
 /// The shortest lease. Below this, a claim would be over before its reply came.
@@ -153,6 +153,8 @@ pub enum Reply {
     Unguarded(Answer),
     /// The recorded answer.
     Replayed(Answer),
+    /// A velocity limit refused the operation.
+    Limited(LimitRefusal),
     /// An error of ours.
     Problem(Problem),
 }

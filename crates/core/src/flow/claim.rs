@@ -81,6 +81,7 @@ impl Flow {
             Occupied::Held => self.refuse(Problem::OutcomeUnknown),
             Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
             Occupied::InFlight { .. } => self.wait(now),
+            Occupied::Limited(refusal) => self.reply(Reply::Limited(refusal)),
         }
     }
 

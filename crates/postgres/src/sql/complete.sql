@@ -8,9 +8,12 @@ SET state = 'completed',
     lease_until = NULL,
     hold_until = NULL,
     irregular_at = CASE WHEN {late} THEN r.claimed_at END
-FROM unnest($1, $2, $3, $4, $5) AS asked (digest, fence, owner, answer, reason)
+FROM unnest($1, $2, $3, $4, $5{limits}) AS asked (
+        digest, fence, owner, answer, reason{limit_columns}
+    )
 WHERE r.digest = asked.digest
     AND r.fence = asked.fence
     AND r.owner = asked.owner
     AND r.state NOT IN ('completed', 'released')
-RETURNING r.digest, {notify}
+    AND {limits_as_seen}
+RETURNING r.digest, {notify}{limits_result}

@@ -10,4 +10,5 @@ WHERE r.digest = $1
     AND r.owner = $3
     AND r.state = 'in_flight'
     AND NOT r.watched
+    AND r.limits IS NULL
     AND r.expires_at >= {now} + r.retention * interval '500 microseconds'

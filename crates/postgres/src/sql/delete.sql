@@ -8,4 +8,5 @@ WHERE r.digest = $1
         WHEN 'held' THEN $3 = 'held'
         ELSE $3 = r.state AND r.expires_at >= {now}
     END
-RETURNING r.digest, {notify}
+RETURNING r.digest, {notify},
+    CASE WHEN r.state IN ('in_flight', 'held') THEN r.limits END, r.claimed_at

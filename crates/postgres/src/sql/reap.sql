@@ -41,4 +41,4 @@ WHERE r.digest = ANY (ARRAY(
         r.state = 'in_flight' AND r.lease_until < {now} AND r.on_unknown IN ('hold', 'fail')
         OR r.state = 'held' AND r.hold_until < {now}
     )
-RETURNING r.digest, {notify}
+RETURNING r.digest, {notify}, r.limits, r.claimed_at, r.state

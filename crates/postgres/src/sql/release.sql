@@ -21,9 +21,12 @@ SET state = 'released',
     lease_until = NULL,
     hold_until = NULL,
     irregular_at = r.claimed_at
-FROM unnest($1, $2, $3, $4, $5) AS asked (digest, fence, owner, kind, reason)
+FROM unnest($1, $2, $3, $4, $5{limits}) AS asked (
+        digest, fence, owner, kind, reason{limit_columns}
+    )
 WHERE r.digest = asked.digest
     AND r.fence = asked.fence
     AND r.owner = asked.owner
     AND r.state NOT IN ('completed', 'released')
-RETURNING r.digest, {notify}
+    AND {limits_as_seen}
+RETURNING r.digest, {notify}{limits_result}

@@ -16,4 +16,4 @@ WHERE r.digest = $1
         r.state = 'held'
         OR r.state = 'in_flight' AND r.on_unknown = 'hold' AND r.lease_until < {now}
     )
-RETURNING r.digest, {notify}
+RETURNING r.digest, {notify}, r.limits, r.claimed_at

@@ -2,7 +2,7 @@
 -- routes, for a claim that may not run them again.
 UPDATE {records} AS r
 SET {settled}
-FROM unnest($2, $3, $4) AS asked (digest, fingerprint, owner)
+FROM unnest($2, $3, $4{limits}) AS asked (digest, fingerprint, owner{limit_columns})
 WHERE r.digest = asked.digest
     AND r.fingerprint = asked.fingerprint
     AND (
@@ -10,4 +10,5 @@ WHERE r.digest = asked.digest
             AND r.on_unknown IN ('hold', 'fail')
         OR r.state = 'held' AND r.hold_until < {now}
     )
+    AND {limits_as_seen}
 RETURNING r.digest, r.state, r.expires_at, {now} AS now, {notify}

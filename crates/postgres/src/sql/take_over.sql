@@ -25,14 +25,16 @@ SET fingerprint = asked.fingerprint,
     node = asked.node,
     captured = asked.captured,
     reason = NULL,
-    answer = NULL
+    answer = NULL,
+    limits = {limits_result}
 FROM (
     SELECT *, {draw} AS drawn
-    FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS claims (
-        digest, fingerprint, owner, lease, retention, on_unknown, hold_for, about, node, captured
+    FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10{limits}) AS claims (
+        digest, fingerprint, owner, lease, retention, on_unknown, hold_for, about, node, captured{limit_columns}
     )
 ) AS asked
 WHERE r.digest = asked.digest
+    AND (r.state <> 'in_flight' OR {limits_as_seen})
     AND (
         r.state IN ('completed', 'released') AND r.expires_at < {now}
         OR r.state = 'released' AND r.owner <> asked.owner

@@ -412,7 +412,10 @@ impl Driver {
         step
     }
 
-    async fn record(&mut self, fence: Fence, finish: Finish) -> Action {
+    async fn record(&mut self, fence: Fence, mut finish: Finish) -> Action {
+        if !self.claim.limits.is_empty() {
+            finish = finish.with_limits(&self.claim.limits, self.lease.answer_tag());
+        }
         let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
         let call = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.call_store(StoreOperation::Record, call).await {

@@ -75,7 +75,7 @@ impl Semel {
             observed.claim().await
         };
         let claimed = execution.run_alongside(claim).await;
-        report(would(&claimed, &operation.policy));
+        report(would(&claimed, &operation));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
                 let (id, fingerprint) = (&operation.id, operation.fingerprint);
@@ -108,6 +108,7 @@ impl<'a> ObservedOperation<'a> {
         let RecordId { scope, caller, key } = operation.id.clone();
         let owner = shared.owners.next_token(shared.clock.awake())?;
         let mut claim = operation.clone().into_claim(owner, plan.lease(), &shared.node);
+        claim.limits = claim.limits.reporting();
         claim.id = RecordId { scope: scope.observed(), caller, key };
         claim.on_unknown = match operation.policy.on_unknown {
             OnUnknown::Rerun => OnUnknown::Rerun,
@@ -138,7 +139,7 @@ impl<'a> ObservedOperation<'a> {
             }
             StateView::Completed { answer, expires_in } => {
                 let occupied = Occupied::Completed { answer, expires_in };
-                Some(would(&Ok(Claimed::Occupied(occupied)), policy))
+                Some(would_meet(&occupied, policy))
             }
         }
     }
@@ -184,6 +185,7 @@ impl<'a> ObservedOperation<'a> {
     /// Tried once: if it fails, the lease expires, and the next repeat counts as a first.
     async fn record(&self, fence: Fence, finish: Finish) {
         let by = self.claim.claimant(fence);
+        let finish = finish.with_limits(&self.claim.limits, None);
         let call = self.shared.store.finish(&self.claim.id, by, &finish);
         let _ = self.call_store(StoreOperation::Record, call).await;
     }
@@ -198,20 +200,29 @@ impl<'a> ObservedOperation<'a> {
 }
 
 /// What a guarded request would have got.
-fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> ObservedOutcome {
-    let occupied = match claimed {
-        Ok(Claimed::Granted(_)) => return ObservedOutcome::Run,
-        Ok(Claimed::Occupied(occupied)) => occupied,
+fn would(claimed: &Result<Claimed, StoreError>, operation: &BeginRequest) -> ObservedOutcome {
+    match claimed {
+        Ok(Claimed::Granted(grant)) => {
+            let mut limits = (0_u8..).zip(operation.limits.iter());
+            let refusing =
+                limits.find(|(index, limit)| limit.refuses && grant.exceeded.contains(*index));
+            refusing.map_or(ObservedOutcome::Run, |(_, limit)| {
+                ObservedOutcome::Refuse(limit.kind.problem())
+            })
+        }
+        Ok(Claimed::Occupied(occupied)) => would_meet(occupied, &operation.policy),
         Err(error) if error.kind() == StoreErrorKind::Busy => {
-            return ObservedOutcome::Refuse(Problem::TooManyInFlight);
+            ObservedOutcome::Refuse(Problem::TooManyInFlight)
         }
-        Err(_) => {
-            return match policy.on_store_down {
-                OnStoreDown::Reject => ObservedOutcome::Refuse(Problem::StoreUnavailable),
-                OnStoreDown::Pass => ObservedOutcome::Pass,
-            };
-        }
-    };
+        Err(_) => match operation.policy.on_store_down {
+            OnStoreDown::Reject => ObservedOutcome::Refuse(Problem::StoreUnavailable),
+            OnStoreDown::Pass => ObservedOutcome::Pass,
+        },
+    }
+}
+
+/// What a guarded request would have got whose claim met this.
+fn would_meet(occupied: &Occupied, policy: &Policy) -> ObservedOutcome {
     match occupied {
         Occupied::FingerprintMismatch => ObservedOutcome::Refuse(Problem::KeyReused),
         Occupied::Ended => ObservedOutcome::Refuse(Problem::InProgress),
@@ -220,6 +231,7 @@ fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> ObservedOutc
         }
         Occupied::InFlight { .. } => ObservedOutcome::Join,
         Occupied::Held => ObservedOutcome::Refuse(Problem::OutcomeUnknown),
+        Occupied::Limited(refusal) => ObservedOutcome::Refuse(refusal.problem()),
         Occupied::Completed { answer, .. } => match answer.read() {
             Ok(Content::Response(_)) => ObservedOutcome::Replay,
             Ok(Content::NotRetained { .. }) => {

@@ -194,6 +194,7 @@ impl From<Reply> for RemoteClaim {
     fn from(reply: Reply) -> Self {
         match reply {
             Reply::Problem(problem) => Self::Refused(problem),
+            Reply::Limited(refusal) => Self::Refused(refusal.problem()),
             Reply::Ran(answer)
             | Reply::Joined(answer)
             | Reply::Unguarded(answer)

@@ -56,12 +56,14 @@ pub(super) fn outcome<T: DeserializeOwned>(
         }
         Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(report, problem, on_unknown)),
         // Another answer in the record excludes this one, whichever run owns it.
-        Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
-            Ok(Outcome::Overtaken(Overtaken {
-                mine: report,
-                now: Box::new(outcome_of_other_run(reply)),
-            }))
-        }
+        Reply::Joined(_)
+        | Reply::Unguarded(_)
+        | Reply::Replayed(_)
+        | Reply::Limited(_)
+        | Reply::Problem(_) => Ok(Outcome::Overtaken(Overtaken {
+            mine: report,
+            now: Box::new(outcome_of_other_run(reply)),
+        })),
     }
 }
 
@@ -101,6 +103,7 @@ fn unrecorded<T>(report: RunReport<T>, problem: Problem, on_unknown: OnUnknown) 
 fn outcome_of_other_run<T: DeserializeOwned>(reply: Reply) -> Result<Outcome<T>, OnceError> {
     let answer = match reply {
         Reply::Problem(problem) => return outcome_of_problem(problem),
+        Reply::Limited(refusal) => return outcome_of_problem(refusal.problem()),
         Reply::Replayed(answer) => return Ok(replayed_outcome(record::read(&answer)?)),
         Reply::Unguarded(answer) => return Ok(Outcome::Unguarded(unguarded(&answer))),
         Reply::Ran(answer) | Reply::Joined(answer) => answer,

@@ -108,6 +108,7 @@ async fn request(
         | Reply::Joined(_)
         | Reply::Unguarded(_)
         | Reply::Replayed(_)
+        | Reply::Limited(_)
         | Reply::Problem(_) => add(&counts.answered),
     }
 }

@@ -106,6 +106,7 @@ pub(super) fn store_reply(store_reply: &StoreReply) -> String {
             }
             Occupied::Held => "held".to_owned(),
             Occupied::Ended => "ended before".to_owned(),
+            Occupied::Limited(refusal) => format!("refused by limit {}", refusal.index),
         },
         StoreReply::Fenced(Fenced::Applied) => "applied".to_owned(),
         StoreReply::Fenced(Fenced::Lost) => "lost".to_owned(),
@@ -129,6 +130,7 @@ pub(super) fn reply(reply: &Reply) -> String {
         Reply::Unguarded(answer) => answer_to(answer, ", unguarded"),
         Reply::Replayed(answer) => answer_to(answer, ", replayed"),
         Reply::Problem(problem) => format!("{} {}", problem.status(), problem.slug()),
+        Reply::Limited(refusal) => format!("{} by a limit", refusal.problem().status()),
     }
 }
 

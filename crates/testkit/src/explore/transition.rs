@@ -158,7 +158,11 @@ impl Transition<'_> {
         let kept = match &reply {
             Reply::Ran(answer) if *answer == answer_of(actor) => Some(answer),
             Reply::Replayed(answer) => Some(answer),
-            Reply::Ran(_) | Reply::Joined(_) | Reply::Unguarded(_) | Reply::Problem(_) => None,
+            Reply::Ran(_)
+            | Reply::Joined(_)
+            | Reply::Unguarded(_)
+            | Reply::Limited(_)
+            | Reply::Problem(_) => None,
         };
         // What a joiner gets was acknowledged when its owner's client got it.
         let joined = self.world.actors[actor].joined.is_some();

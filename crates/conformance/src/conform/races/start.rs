@@ -18,7 +18,7 @@ use super::{
 use crate::with;
 
 /// Runs all at once, each in a task of its own, and gives their results in order.
-pub(super) async fn together<T, F>(acts: Vec<F>) -> Vec<T>
+pub(in super::super) async fn together<T, F>(acts: Vec<F>) -> Vec<T>
 where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
@@ -62,7 +62,7 @@ where
 }
 
 /// Several processes' handles.
-pub(super) async fn handles(harness: &StoreHarness) -> Vec<Handle> {
+pub(in super::super) async fn handles(harness: &StoreHarness) -> Vec<Handle> {
     let mut handles = vec![Handle::clone(harness)];
     for _ in 0..3 {
         handles.push(harness.another().await);
@@ -106,7 +106,7 @@ pub(super) async fn lapsed(
 }
 
 /// A number that is different at each call and the same in each run.
-pub(super) fn shuffled(state: &AtomicU64) -> u64 {
+pub(in super::super) fn shuffled(state: &AtomicU64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let number = state.fetch_add(STEP, Ordering::Relaxed);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

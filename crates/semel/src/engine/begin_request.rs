@@ -1,0 +1,64 @@
+//! What a front says of an operation that it wants to run once.
+
+use std::{sync::Arc, time::Duration};
+
+use semel_core::{
+    About, Captured, Claim, ClaimLimits, Fingerprint, NodeName, OwnerToken, Policy, RecordId,
+};
+
+use crate::{arrivals::Sender, deadline::Deadline};
+
+/// One operation that a front wants to run once.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BeginRequest {
+    /// The record's identity.
+    pub id: RecordId,
+    /// Identifies the meaning of the request.
+    pub fingerprint: Fingerprint,
+    /// The policy of its route.
+    pub policy: Arc<Policy>,
+    /// Who sent the request: quotas of anonymous callers count by its address.
+    pub sender: Sender,
+    /// A description for operators.
+    pub about: About,
+    /// Values that the route captured from the request.
+    pub captured: Captured,
+    /// The velocity limits of the operation. The store must [have
+    /// limits](semel_core::Store::has_limits).
+    pub limits: ClaimLimits,
+    /// The deadline of the client. The operation does not begin after it, and the client does not
+    /// wait beyond it; what has begun runs on.
+    pub deadline: Option<Deadline>,
+    /// Former identities of the record: scopes or callers that the route had before. A new
+    /// operation is looked up there first, in this order. These records are only read.
+    pub former: Vec<RecordId>,
+}
+
+impl BeginRequest {
+    /// An operation without a description or former identities.
+    #[must_use]
+    pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
+        Self {
+            id,
+            fingerprint,
+            policy,
+            sender: Sender::default(),
+            about: About::default(),
+            captured: Captured::default(),
+            limits: ClaimLimits::default(),
+            deadline: None,
+            former: Vec::new(),
+        }
+    }
+
+    pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
+        let mut claim = Claim::by_policy(self.id, self.fingerprint, owner, &self.policy);
+        claim.lease = lease;
+        claim.about = self.about;
+        claim.captured = self.captured;
+        claim.limits = self.limits;
+        claim.node.clone_from(node);
+        claim
+    }
+}
