@@ -31,7 +31,8 @@ impl DroppedLines {
 /// dropped, unless the reader takes longer than a second for it.
 pub(super) fn start(out: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard, DroppedLines) {
     let dropped = Arc::new(OnceLock::new());
-    let out = BatchWriter { out: BufWriter::new(out), dropped: Arc::clone(&dropped), reported: 0 };
+    let out =
+        BatchedOutput { out: BufWriter::new(out), dropped: Arc::clone(&dropped), reported: 0 };
     let builder = NonBlockingBuilder::default().lossy(true).thread_name("semel-log");
     let (writer, guard) = builder.buffered_lines_limit(QUEUED_LINES_MAX).finish(out);
     let counter = DroppedLines(writer.error_counter());
@@ -41,14 +42,14 @@ pub(super) fn start(out: impl Write + Send + 'static) -> (NonBlocking, WorkerGua
 
 /// Writes in batches, and logs how many lines were dropped. A failure of the log cannot be logged,
 /// so it is ignored.
-struct BatchWriter<W: Write> {
+struct BatchedOutput<W: Write> {
     out: BufWriter<W>,
     dropped: Arc<OnceLock<DroppedLines>>,
     /// The number of dropped lines that has been logged.
     reported: u64,
 }
 
-impl<W: Write> Write for BatchWriter<W> {
+impl<W: Write> Write for BatchedOutput<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let _ = self.out.write_all(line);
         Ok(line.len())

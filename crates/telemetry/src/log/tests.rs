@@ -202,7 +202,7 @@ impl io::Write for SlowReader {
 }
 
 #[test]
-fn a_slow_reader_blocks_nobody_and_dropped_lines_are_counted_and_logged() {
+fn a_slow_reader_blocks_no_line_and_dropped_lines_are_counted_and_logged() {
     let ((turn, turns), out) = (mpsc::channel(), Out::default());
     let (writer, guard, dropped) = output::start(SlowReader { turns, out: out.clone() });
     let filter = LogFilter::Level(Level::Info).parse().unwrap();
