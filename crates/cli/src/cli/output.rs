@@ -23,7 +23,7 @@ pub(super) struct Output {
 /// When to write in colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum ColorMode {
-    /// On a terminal, unless NO_COLOR is set
+    /// On a terminal, unless the environment says otherwise
     #[default]
     Auto,
     /// Always

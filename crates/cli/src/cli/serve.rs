@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Log format
     #[arg(long, value_enum, default_value_t)]
     log: log::Format,
-    /// Minimum level of log lines [default: info, or what RUST_LOG says]
+    /// Minimum level of log lines [default: the directives in `RUST_LOG`, or info]
     #[arg(long, value_enum)]
     log_level: Option<log::Level>,
 }
