@@ -1,6 +1,6 @@
 //! The routes of a configuration, built for one worker.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -183,8 +183,8 @@ impl RouteTable {
         mut request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
     ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
-        let client = self.client(&mut request, peer);
-        let kind = self.dispatch(request, peer, client);
+        let (client, address) = self.client(&mut request, peer);
+        let kind = self.dispatch(request, peer, client, address);
         async move {
             match kind {
                 ResponseKind::Refused(response) => (*response).map(Either::Right),
@@ -214,18 +214,23 @@ impl RouteTable {
         self.metrics.malformed();
     }
 
-    /// The client that sent a request, with the shares of its address, be it behind a proxy. From a
-    /// peer that is not trusted, the headers of a proxy are removed.
-    fn client(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> ClientContext {
+    /// The client that sent a request, with the shares of its address, and that address, be it
+    /// behind a proxy. From a peer that is not trusted, the headers of a proxy are removed.
+    fn client(
+        &self,
+        request: &mut Request<ClientBody>,
+        peer: &ClientPeer,
+    ) -> (ClientContext, IpAddr) {
         if self.proxies.excludes(peer.address) {
             headers::remove_forwarded(request.headers_mut());
         }
         let mut context = peer.context();
-        if let Some(client) = self.proxies.client(peer.address, request.headers()) {
+        let client = self.proxies.client(peer.address, request.headers());
+        if let Some(client) = client {
             context.sender = context.sender.with_address(client);
             context.memory = Some(peer.memory.of_address(client));
         }
-        context
+        (context, client.unwrap_or(peer.address))
     }
 
     fn dispatch(
@@ -233,6 +238,7 @@ impl RouteTable {
         request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
         client: ClientContext,
+        address: IpAddr,
     ) -> ResponseKind {
         let allows_trace = *request.method() == Method::TRACE && self.allows_trace(&request);
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
@@ -266,7 +272,7 @@ impl RouteTable {
                 if !is_guarded && !is_answered {
                     self.metrics.unguarded(UnguardedReason::Method);
                 }
-                let line = Box::new(PendingLine::new(&request, scope, keys));
+                let line = Box::new(PendingLine::new(&request, address, scope, keys));
                 let guards = is_guarded && *mode == Mode::Guard;
                 // A request that may have a key is read before it is handled.
                 let may_have_key = || keys.iter().any(|key| key.may_be_in(request.headers()));
