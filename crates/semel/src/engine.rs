@@ -378,7 +378,11 @@ impl Semel {
         let caller = ScopedCallerRef::of(id);
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let deadline = operation.deadline;
-        let plan = plan.with_sound_lease().watched().with_deadline(deadline.map(Deadline::at));
+        let plan = plan
+            .with_sound_lease()
+            .watched()
+            .with_deadline(deadline.map(Deadline::at))
+            .with_known_key_only(operation.known_key_only);
         if let Some(reply) = shared.cached_reply(id, operation.fingerprint, now) {
             return Pending::ready(reply);
         }
