@@ -1,18 +1,10 @@
-<<<<<<< HEAD
-//! What a front says of an operation that it wants to run once.
+//! What a front asks the engine to run once.
 
 use std::{sync::Arc, time::Duration};
 
 use semel_core::{
     About, Captured, Claim, ClaimLimits, Fingerprint, NodeName, OwnerToken, Policy, RecordId,
 };
-=======
-//! What a front asks the engine to run once.
-
-use std::{sync::Arc, time::Duration};
-
-use semel_core::{About, Captured, Claim, Fingerprint, NodeName, OwnerToken, Policy, RecordId};
->>>>>>> main
 
 use crate::{arrivals::Sender, deadline::Deadline};
 
@@ -32,26 +24,20 @@ pub struct BeginRequest {
     pub about: About,
     /// Values that the route captured from the request.
     pub captured: Captured,
-<<<<<<< HEAD
     /// The velocity limits of the operation. The store must [have
     /// limits](semel_core::Store::has_limits).
     pub limits: ClaimLimits,
-=======
->>>>>>> main
     /// The deadline of the client. The operation does not begin after it, and the client does not
     /// wait beyond it; what has begun runs on.
     pub deadline: Option<Deadline>,
     /// Former identities of the record: scopes or callers that the route had before. A new
     /// operation is looked up there first, in this order. These records are only read.
     pub former: Vec<RecordId>,
-<<<<<<< HEAD
-=======
     /// Whether the key must not be used for the first time: the server issued it, and it has
     /// expired. A first use is refused with `token-invalid`.
     pub known_key_only: bool,
     /// The record is kept at least this long, even if the retention of the policy is shorter.
     pub retention_min: Duration,
->>>>>>> main
 }
 
 impl BeginRequest {
@@ -65,31 +51,21 @@ impl BeginRequest {
             sender: Sender::default(),
             about: About::default(),
             captured: Captured::default(),
-<<<<<<< HEAD
             limits: ClaimLimits::default(),
-            deadline: None,
-            former: Vec::new(),
-=======
             deadline: None,
             former: Vec::new(),
             known_key_only: false,
             retention_min: Duration::ZERO,
->>>>>>> main
         }
     }
 
     pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
         let mut claim = Claim::by_policy(self.id, self.fingerprint, owner, &self.policy);
         claim.lease = lease;
-<<<<<<< HEAD
-        claim.about = self.about;
-        claim.captured = self.captured;
-        claim.limits = self.limits;
-=======
         claim.retention = claim.retention.max(self.retention_min);
         claim.about = self.about;
         claim.captured = self.captured;
->>>>>>> main
+        claim.limits = self.limits;
         claim.node.clone_from(node);
         claim
     }
