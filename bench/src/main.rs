@@ -26,6 +26,7 @@ mod settings;
 mod sqlite;
 mod sweeping;
 mod transaction;
+mod velocity;
 
 use std::process::ExitCode;
 
@@ -52,6 +53,9 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   postgres.bloat       what the table occupies over many cycles of filling and sweeping
   postgres.redis       what Redis in front saves for replays, and what it costs without them
   transaction          a payment that is recorded by its own transaction, beside it alone
+  velocity             all that follows: a store with two velocity limits, beside none
+  velocity.sqlite      on SQLite
+  velocity.postgres    on PostgreSQL
   layer                all that follows: HTTP requests through the layer, beside bare axum
   layer.memory         each request claims, executes and completes in the memory store
   layer.sqlite         the same in SQLite with full durability
@@ -138,6 +142,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     runtime.block_on(sqlite::run(settings, &mut report))?;
     runtime.block_on(postgres::run(settings, &mut report))?;
     runtime.block_on(transaction::run(settings, &mut report))?;
+    runtime.block_on(velocity::run(settings, &mut report))?;
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;

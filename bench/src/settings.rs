@@ -23,6 +23,8 @@ const PARTS: [&str; 28] = [
     "postgres.bloat",
     "postgres.redis",
     "transaction",
+    "velocity.sqlite",
+    "velocity.postgres",
     "layer.memory",
     "layer.sqlite",
     "layer.replay",

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `raw` | every setting: name, documentation, default |
 //! | `settings`, `read`, `report` | reading TOML, and reporting every error with its location |
-//! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | the types of settings |
+//! | `values`, `keyword`, `units`, `urls`, `keys`, `callers`, `rules` | the types of settings |
 //! | `cors`, `deadline` | pages of other origins; deadlines of clients |
 //! | `capture` | request values that a record keeps |
+//! | `velocity` | velocity limits and duplicates |
 //! | `api` | the API listener, its tokens, and the scopes of claims |
 //! | `verified_callers` | caller rules that verify tokens, certificates and networks |
 //! | `signature` | webhook signatures |
@@ -33,6 +34,7 @@ mod explain;
 mod files;
 mod issued_keys;
 mod keys;
+mod keyword;
 mod limits;
 mod load;
 mod loader;
@@ -56,6 +58,7 @@ mod table;
 mod units;
 mod urls;
 mod values;
+mod velocity;
 mod verified_callers;
 
 use std::{
@@ -68,7 +71,7 @@ use std::{
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{Dialect, FingerprintRule, Policy, Scope};
 use semel_tower::{
-    CaptureSource, CertificateField, KeyLocation, LookupPath, Network, RecordContent,
+    CaptureSource, CertificateField, KeyLocation, LookupPath, Network, RecordContent, VelocityRule,
 };
 
 pub use self::{
@@ -93,6 +96,7 @@ pub use self::{
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
     urls::{CacheUrl, ServerUrl, StoreUrl},
     values::{ApiRole, ClientAuth, app_caller},
+    velocity::{DuplicatesSetting, VelocitySetting},
     verified_callers::{JwtKeySource, JwtRule, JwtSecret},
 };
 
@@ -313,6 +317,10 @@ pub struct Guard {
     pub deadline: Option<DeadlineSetting>,
     /// What pages of other origins may do.
     pub cors: Option<CorsSetting>,
+    /// How often operations with equal values may run.
+    pub velocity: Vec<VelocitySetting>,
+    /// The same operation under another key.
+    pub duplicates: Option<DuplicatesSetting>,
     /// Where callers look up their operations.
     pub lookup: Option<LookupPath>,
     /// The keys that the gateway issues.
@@ -324,6 +332,12 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// All limits of its claims.
+    pub fn velocity_rules(&self) -> Vec<VelocityRule> {
+        let limits = self.velocity.iter().map(VelocitySetting::rule);
+        limits.chain(self.duplicates.iter().map(DuplicatesSetting::rule)).collect()
+    }
+
     /// Until when there may be records that were made before this time. `None` is for ever.
     pub fn records_until(&self, made_before: SystemTime) -> Option<SystemTime> {
         let until = made_before.checked_add(self.policy.retention)?;
@@ -422,8 +436,13 @@ pub struct CallerPart {
 }
 
 impl Route {
-    /// Whether it identifies callers by a credential, and so needs the secret.
+    /// Whether it identifies callers by a credential or has velocity limits, and so needs the
+    /// secret.
     pub fn hashes_callers(&self) -> bool {
+        let has_limits = |guard: &Guard| !guard.velocity.is_empty() || guard.duplicates.is_some();
+        if self.guard.as_ref().is_some_and(has_limits) {
+            return true;
+        }
         self.guard.iter().flat_map(|guard| &guard.callers).any(CallerRule::hashes)
     }
 

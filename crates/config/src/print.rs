@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Api, ApiRole, ApiToken, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway,
     Guard, IssuedKeyUse, IssuedKeysRule, KeyLocation, Limits, Required, Route, ScopeRule,
-    SecretSource, SignatureRule, SignatureScheme, StoreUrl, TokenSource, Upstream,
+    SecretSource, SignatureRule, SignatureScheme, StoreUrl, TokenSource, Upstream, VelocitySetting,
     WebhookSecretSource,
     explain::toml_text,
     read::merge,
@@ -266,6 +266,11 @@ fn guarded(guard: &Guard) -> Lines {
     ]);
     lines.extend(guard.deadline.as_ref().map(|rule| ("deadline", deadline(rule))));
     lines.extend(guard.cors.as_ref().map(|rule| ("cors", rule.to_json())));
+    if !guard.velocity.is_empty() {
+        let limits = guard.velocity.iter().map(VelocitySetting::to_json);
+        lines.push(("velocity", limits.collect::<Vec<_>>().into()));
+    }
+    lines.extend(guard.duplicates.map(|rule| ("duplicates", rule.to_json())));
     lines.extend(guard.lookup.as_ref().map(|path| ("lookup", path.to_string().into())));
     lines.extend(guard.issued_keys.as_ref().map(|rule| ("issued_keys", issued_keys(rule))));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));

@@ -28,6 +28,7 @@ use super::{
         ApiListen, CallerSetting, EnvName, KeptHeader, LookupText, PageUrl, Statuses,
         StoreIdDigits, TokenName,
     },
+    velocity::{DuplicatesSetting, VelocityList},
 };
 
 settings! {
@@ -421,6 +422,18 @@ settings! {
         /// by the gateway, and the `Access-Control-*` headers of the upstream are replaced. By
         /// default both are left to the upstream.
         cors: CorsSetting = example(json!({ "origins": ["https://shop.example"] }));
+        /// Limits on how often operations may run that have values in common, in a store that
+        /// decides them exactly: `by`, the values ("caller", "address", JSON Pointers,
+        /// `{ header = … }`); `max` in the window `per`; `count`, what counts ("executions",
+        /// "completed", "declined", a list of statuses, or `{ tag = … }`); `action` "refuse" with
+        /// 429, or "report". Replays cost nothing.
+        velocity: VelocityList = example(json!([
+            { "by": ["/card/fingerprint", "caller"], "max": 5, "per": "1m" }
+        ]));
+        /// The same operation of a caller under another key: `window`, how long it is remembered,
+        /// and `action`: "report" it, "mark" its answer with `Idempotency-Duplicate: possible`, or
+        /// "refuse" it with 409 unless the client sends `Idempotency-Duplicate: intended`.
+        duplicates: DuplicatesSetting = example(json!({ "window": "10m", "action": "report" }));
         /// Path under which a caller can GET the state and the answer of its own operation, with
         /// the key as one percent-encoded segment `{key}`; `{scope}` stands for the scope of the
         /// route. Who can be the caller and knows the key can read the answer. By default there is

@@ -12,8 +12,8 @@ use semel::core::{
 use semel_tower::LookupPath;
 
 use super::{
-    CallerRule, Guard, IssuedKeysRule, KeyLocation, Match, Mode, OnUnmatched, Required, Route,
-    Segment, SignatureScheme, Upstream, callers, issued_keys,
+    CallerRule, DuplicatesSetting, Guard, IssuedKeysRule, KeyLocation, Match, Mode, OnUnmatched,
+    Required, Route, Segment, SignatureScheme, Upstream, callers, issued_keys,
     loader::Loader,
     raw::{ConfigFile, RouteTable},
     read::{Located, OneOrMore, TomlField},
@@ -319,6 +319,11 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         let issued_keys = self.issued_keys(&key, &callers, &dialect);
         Some(Guard {
             cors: self.setting(|table| &table.cors).map(|at| at.value.clone()),
+            velocity: self
+                .setting(|table| &table.velocity)
+                .map(|at| at.value.0.clone())
+                .unwrap_or_default(),
+            duplicates: self.duplicates(),
             lookup,
             issued_keys,
             deadline: self.setting(|table| &table.deadline).map(|at| at.value.clone()),
@@ -398,6 +403,21 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         }
         let setting = self.setting(|table| &table.issued_keys).map(|at| at.value.clone());
         Some(setting.unwrap_or_default().rule(token.value))
+    }
+
+    /// The rule for duplicates. The sender of a webhook repeats an event under its id, and two
+    /// events may be equal.
+    fn duplicates(&mut self) -> Option<DuplicatesSetting> {
+        let setting = self.setting(|table| &table.duplicates)?;
+        if !self.is_signed() {
+            return Some(setting.value);
+        }
+        if !self.own.value.duplicates.is_absent() {
+            let message = "a route with a `signature` cannot have `duplicates`: two events may \
+                           have the same content; remove one of them";
+            self.add_error(&setting.origin, message);
+        }
+        None
     }
 
     /// The previous scope of the route.

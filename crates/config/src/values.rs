@@ -12,50 +12,13 @@ use serde_json::{Value, json};
 
 use super::{
     AboutSource, IssuedKeyUse, Match, Mode, OnUnmatched, Protocol, Upstream,
+    keyword::words,
     read::{FromText, FromToml, Located, TomlValue, integer, origin, wrong_type},
     report::DiagnosticReport,
     suggest,
 };
 
-/// A choice between words.
-pub(super) trait Keyword: Copy + PartialEq + 'static {
-    /// Each word and what it means.
-    const WORDS: &'static [(&'static str, Self)];
-
-    /// The word for this.
-    fn keyword(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
-    }
-}
-
-fn parse_word<T: Keyword>(text: &str) -> Result<T, String> {
-    if let Some((_, value)) = T::WORDS.iter().find(|(word, _)| *word == text) {
-        return Ok(*value);
-    }
-    let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
-    let hint = suggest::hint(text, words.iter().copied());
-    Err(format!("this must be {}{hint}", suggest::listed(&words)))
-}
-
-macro_rules! words {
-    ($kind:ty { $($word:literal => $value:expr),+ $(,)? }) => {
-        impl Keyword for $kind {
-            const WORDS: &'static [(&'static str, Self)] = &[$(($word, $value)),+];
-        }
-
-        impl FromText for $kind {
-            const EXPECTED: &'static str = concat!("one of", $(" \"", $word, "\""),+);
-
-            fn parse(text: &str) -> Result<Self, String> {
-                parse_word(text)
-            }
-
-            fn schema() -> Value {
-                json!({ "enum": [$($word),+] })
-            }
-        }
-    };
-}
+pub(super) use super::keyword::Keyword;
 
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
 /// What a token of the API allows.

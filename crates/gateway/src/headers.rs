@@ -9,7 +9,10 @@ use http::{
 };
 use semel::Lease;
 use semel_tower::{
-    header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IDEMPOTENCY_OUTCOME},
+    header::{
+        IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IDEMPOTENCY_OUTCOME,
+        IDEMPOTENCY_TAG,
+    },
     is_grpc_request,
 };
 
@@ -23,11 +26,12 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// Fields that an upstream trusts because the gateway sets them.
-const GATEWAY_HEADERS: [HeaderName; 6] = [
+const GATEWAY_HEADERS: [HeaderName; 7] = [
     IDEMPOTENCY_KEY,
     IDEMPOTENCY_FENCE,
     IDEMPOTENCY_ATTEMPT,
     IDEMPOTENCY_OUTCOME,
+    IDEMPOTENCY_TAG,
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
 ];
@@ -154,7 +158,8 @@ pub(crate) fn add_lease(headers: &mut HeaderMap, lease: &Lease) {
 /// forwarding headers, and of the headers that the route has `read`.
 pub(crate) fn strip_internal(headers: &mut HeaderMap, read: &[HeaderName]) {
     remove_where(headers, |name| {
-        let private = [IDEMPOTENCY_FENCE, IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_OUTCOME];
+        let private =
+            [IDEMPOTENCY_FENCE, IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_OUTCOME, IDEMPOTENCY_TAG];
         private.contains(name) || is_alternate_spelling(name, read)
     });
 }

@@ -76,6 +76,13 @@ pub enum EventKind<'a> {
         /// The reason, from a closed list of the front.
         reason: &'static str,
     },
+    /// A request exceeded a velocity limit.
+    LimitExceeded {
+        /// The name of the limit, from the configuration of the front.
+        limit: &'a str,
+        /// Whether the request was refused; otherwise the limit only reports.
+        refused: bool,
+    },
     /// A repeat that joined or waited gets its reply.
     Waited {
         /// How long it waited.

@@ -28,6 +28,7 @@ pub struct EngineObserver {
     metrics: Arc<Metrics>,
     store: LogThrottle,
     operation: LogThrottle,
+    limits: LogThrottle,
     observed: LogThrottle,
     quota: LogThrottle,
     caller_changed: LogThrottle,
@@ -42,7 +43,8 @@ impl EngineObserver {
             (LogThrottle::default(), LogThrottle::default(), LogThrottle::default());
         let (quota, unidentified) = (LogThrottle::every(QUOTA_LOG_INTERVAL), Mutex::default());
         let caller_changed = LogThrottle::every(CALLER_CHANGED_LOG_INTERVAL);
-        Self { metrics, store, operation, observed, quota, caller_changed, unidentified }
+        let limits = LogThrottle::every(CALLER_CHANGED_LOG_INTERVAL);
+        Self { metrics, store, operation, limits, observed, quota, caller_changed, unidentified }
     }
 
     /// Logs what an observing route would have done, if it differs from what was done.
@@ -223,6 +225,17 @@ impl Observer for EngineObserver {
             EventKind::Refused(problem) => self.log_refusal(event, *problem),
             EventKind::Observed(would) => self.observed(event, *would),
             EventKind::CallerChanged => self.log_caller_changed(event),
+            EventKind::LimitExceeded { limit, refused } => {
+                if let Some(unlogged) = self.limits.allow() {
+                    tracing::info!(
+                        scope,
+                        limit,
+                        refused,
+                        unlogged,
+                        "a velocity limit was exceeded"
+                    );
+                }
+            }
             EventKind::StoreFailed { .. }
             | EventKind::ClaimDropped
             | EventKind::Reaped { .. }

@@ -214,11 +214,20 @@ enum RecordEvent {
     Lost,
     Panicked,
     CallerChanged,
+    LimitReported,
 }
 
 /// Their labels, in the order of their discriminants.
-const RECORDS: [&str; 7] =
-    ["claimed", "completed", "released", "held", "lost", "panicked", "caller-changed"];
+const RECORDS: [&str; 8] = [
+    "claimed",
+    "completed",
+    "released",
+    "held",
+    "lost",
+    "panicked",
+    "caller-changed",
+    "limit-reported",
+];
 
 /// Labels of observed outcomes other than refusals, each with its problem if it has one; see
 /// [`observed_number`].
@@ -441,6 +450,10 @@ impl Metrics {
             EventKind::Lost(_) => self.change(event, RecordEvent::Lost),
             EventKind::Panicked(_) => self.change(event, RecordEvent::Panicked),
             EventKind::CallerChanged => self.change(event, RecordEvent::CallerChanged),
+            // A refusal has an event of its own.
+            EventKind::LimitExceeded { refused: false, .. } => {
+                self.change(event, RecordEvent::LimitReported);
+            }
             EventKind::Waited { took } => {
                 self.of(event.scope, |scope| scope.wait_seconds.observe(took));
             }

@@ -1,14 +1,18 @@
 //! The settings of a layer, shared by all its requests.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version, request::Parts};
 use semel::{
-    Deadline, EventKind, Semel,
-    core::{Dialect, FingerprintRule, HostRule, Policy, RetryContext, Scope, canonical::Pointer},
+    Deadline, EventKind, Lease, Semel,
+    core::{
+        Dialect, FingerprintRule, HostRule, LimitRefusal, Policy, RetryContext, Scope,
+        canonical::{Pointer, Selection},
+    },
 };
 
 use crate::{
@@ -24,6 +28,7 @@ use crate::{
     reply::{Docs, Responder},
     signature::Signature,
     subject::SubjectRule,
+    velocity::VelocityRules,
 };
 
 /// How long an answer is read after its client has disconnected or stopped reading, unless
@@ -67,6 +72,8 @@ pub(crate) struct LayerConfig {
     pub(crate) forwarded_host: bool,
     pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
+    /// Limits on how often operations with equal values may run.
+    pub(crate) velocity: Option<Arc<VelocityRules>>,
     /// The deadlines of clients that count, and what the service sees of them.
     pub(crate) deadline: DeadlineRule,
     pub(crate) replay_headers: ReplayHeaders,
@@ -110,6 +117,7 @@ impl LayerConfig {
             forwarded_host: false,
             subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
+            velocity: None,
             deadline: DeadlineRule::new([]),
             replay_headers: ReplayHeaders::default(),
             cors: None,
@@ -158,6 +166,32 @@ impl LayerConfig {
             response.extensions_mut().insert(RequestOutcome { id: None, outcome, lease: None });
         }
         response
+    }
+
+    /// The refusal of a request by a velocity limit.
+    pub(crate) fn limit_refusal(&self, refused: LimitRefusal) -> RequestRefusal {
+        let rules = self.velocity.as_ref();
+        rules.map_or_else(|| refused.problem().into(), |rules| rules.refusal(refused))
+    }
+
+    /// Reports which limit refused a request.
+    pub(crate) fn report_limit(&self, refused: LimitRefusal) {
+        if let Some(rule) = self.velocity.as_ref().and_then(|rules| rules.rule(refused)) {
+            let kind = EventKind::LimitExceeded { limit: rule.name(), refused: true };
+            self.semel.report(&self.scope, kind);
+        }
+    }
+
+    /// Reports the limits that an operation has exceeded and that only report. Returns whether its
+    /// answer is marked.
+    pub(crate) fn report_exceeded_limits(&self, lease: &Lease) -> bool {
+        let mut is_marked = false;
+        for rule in self.velocity.iter().flat_map(|rules| rules.exceeded(lease)) {
+            let kind = EventKind::LimitExceeded { limit: rule.name(), refused: false };
+            self.semel.report(&self.scope, kind);
+            is_marked |= rule.marks();
+        }
+        is_marked
     }
 
     /// Reports why a caller was refused, if that is the reason of the refusal.
@@ -253,6 +287,26 @@ impl LayerConfig {
         } else {
             &self.fingerprint
         }
+    }
+
+    /// What an operation means, whatever its key: the fingerprint rule without the members of the
+    /// body that hold the key.
+    pub(crate) fn intent_rule(&self, key_from_body: bool) -> Cow<'_, FingerprintRule> {
+        let rule = self.fingerprint_for(key_from_body);
+        let pointers = self.key.pointers();
+        if !key_from_body || pointers.is_empty() {
+            return Cow::Borrowed(rule);
+        }
+        let mut rule = rule.clone();
+        rule.selection = match rule.selection {
+            Selection::Whole => Selection::Except(pointers),
+            Selection::Except(left_out) => Selection::Except([left_out, pointers].concat()),
+            Selection::Only(mut taken) => {
+                taken.retain(|pointer| !pointers.contains(pointer));
+                if taken.is_empty() { Selection::Except(pointers) } else { Selection::Only(taken) }
+            }
+        };
+        Cow::Owned(rule)
     }
 
     /// Whether requests are only observed. A signature has to keep forgeries out, which observing

@@ -15,7 +15,7 @@ use crate::{
     body::Body,
     config::LayerConfig,
     cors::ResponseCors,
-    header::{DEPRECATION, IDEMPOTENCY_OUTCOME},
+    header::{DEPRECATION, IDEMPOTENCY_OUTCOME, IDEMPOTENCY_TAG},
 };
 
 /// A guarded request, boxed: it awaits the body, the engine and the execution.
@@ -106,6 +106,7 @@ pub(crate) fn pass_through<B>(
     let headers = response.headers_mut();
     if !has_outer_guard {
         headers.remove(IDEMPOTENCY_OUTCOME);
+        headers.remove(IDEMPOTENCY_TAG);
     }
     if let Some(config) = missing_key_warning {
         headers.entry(DEPRECATION).or_insert_with(|| config.since.clone());

@@ -31,7 +31,10 @@ use crate::{
     cors,
     future::pass_through,
     grpc, handler_signals,
-    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED, date_after},
+    header::{
+        GRPC_ACCEPT_ENCODING, IDEMPOTENCY_DUPLICATE, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED,
+        IDEMPOTENCY_TAG, date_after,
+    },
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
     memory::{MemoryUse, PeerMemory, Reservation},
@@ -39,6 +42,7 @@ use crate::{
     refusal::RequestRefusal,
     reply::{Origin, Responder},
     request::{self, DecodedBody},
+    velocity,
 };
 
 /// A request that has a key, may have one in its body, or must be signed.
@@ -413,6 +417,14 @@ pub(crate) fn guarded(
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     operation.captured = Captured::new(captured);
+    if let Some(rules) = &config.velocity {
+        let intent = if rules.need_intent() && from_body {
+            decoded.fingerprint(parts, host.as_deref(), &config.intent_rule(from_body))?
+        } else {
+            fingerprint
+        };
+        operation.limits = rules.limits(parts, &decoded, &operation, intent);
+    }
     Ok(Some(GuardedRequest { operation, subject }))
 }
 
@@ -452,6 +464,10 @@ where
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
             Ok(mut response) => {
+                if let Some(tag) = velocity::answer_tag(response.headers()) {
+                    route.lease.set_answer_tag(tag);
+                }
+                response.headers_mut().remove(IDEMPOTENCY_TAG);
                 // A replay may go to another origin.
                 if route.config.cors().is_some() {
                     cors::strip(response.headers_mut());
@@ -483,7 +499,10 @@ async fn respond<B>(
             let unguarded =
                 matches!(reply, Reply::Unguarded(_)) || lease.as_ref().is_some_and(is_unguarded);
             let outcome = outcome_of(&reply, responder);
-            match answer(reply, live, responder, memory.as_ref()) {
+            if let Reply::Limited(refused) = reply {
+                config.report_limit(refused);
+            }
+            match answer(config, reply, live, responder, memory.as_ref()) {
                 Ok(response) => {
                     expires_in = kept;
                     (response, outcome, lease, unguarded)
@@ -504,6 +523,12 @@ async fn respond<B>(
     };
     if let Some(expires) = expires_in.and_then(|left| date_after(config::now(), left)) {
         response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expires);
+    }
+    if let Some(lease) = &lease
+        && config.report_exceeded_limits(lease)
+    {
+        let possible = HeaderValue::from_static("possible");
+        response.headers_mut().insert(IDEMPOTENCY_DUPLICATE, possible);
     }
     if unguarded {
         response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
@@ -542,6 +567,7 @@ fn live_response<B>(live: HandlerResponse, recorded: Option<RecordedReply>) -> R
 /// The response for a reply. A recorded answer can be requested again, so it may be refused while
 /// there is no memory for it.
 fn answer<B>(
+    config: &LayerConfig,
     reply: Reply,
     live: Option<HandlerResponse>,
     responder: Responder<'_>,
@@ -555,6 +581,6 @@ fn answer<B>(
         (Reply::Joined(answer), _) => responder.answer(&answer, Origin::Execution, memory)?,
         (Reply::Replayed(answer), _) => responder.answer(&answer, Origin::Record, memory)?,
         (Reply::Problem(problem), _) => responder.refuse(&problem.into()),
-        (Reply::Limited(refusal), _) => responder.refuse(&refusal.problem().into()),
+        (Reply::Limited(refused), _) => responder.refuse(&config.limit_refusal(refused)),
     })
 }

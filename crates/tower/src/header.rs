@@ -16,6 +16,14 @@ pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-
 /// `forget` or `unknown`. It is never sent to a client.
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 
+/// `Idempotency-Tag`: what a service calls its answer, for [velocity
+/// limits](crate::VelocityRule) that count by it. It is never sent to a client.
+pub const IDEMPOTENCY_TAG: HeaderName = HeaderName::from_static("idempotency-tag");
+
+/// `Idempotency-Duplicate`: `intended` from a client that means an operation a second time;
+/// `possible` marks the answer of one that may be a duplicate.
+pub const IDEMPOTENCY_DUPLICATE: HeaderName = HeaderName::from_static("idempotency-duplicate");
+
 /// `Idempotency-Fence`: the fence, from a gateway to its upstream. One from a client is removed.
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 

@@ -242,6 +242,15 @@ impl KeyRule {
         self.sources.iter().flat_map(KeyLocation::headers).collect()
     }
 
+    /// The places in a JSON body that may hold the key.
+    pub(crate) fn pointers(&self) -> Vec<Pointer> {
+        let pointers = self.sources.iter().filter_map(|source| match source {
+            KeyLocation::Json(pointers) => Some(pointers.iter().cloned()),
+            KeyLocation::Header(_) | KeyLocation::CloudEvent => None,
+        });
+        pointers.flatten().collect()
+    }
+
     /// Whether every header that may hold the key is signed.
     pub(crate) fn is_signed(&self, signs: impl Fn(&HeaderName) -> bool) -> bool {
         self.sources.iter().all(|source| match source {

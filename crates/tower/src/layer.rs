@@ -15,9 +15,10 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, IssuedKeys, KeyRule, LookupPath,
-    RecordContent,
+    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, IssuedKeys, KeyRule,
+    LimitsUnsupported, LookupPath, RecordContent, Secret, VelocityRule,
     config::{LayerConfig, deprecation},
+    velocity::VelocityRules,
 };
 
 /// Applies [`Idempotency`] to a service.
@@ -327,6 +328,36 @@ impl IdempotencyLayer {
     /// In axum, use [`Router::layer`](axum::Router::layer), so that the path reaches this layer.
     pub fn issued_keys(self, keys: IssuedKeys) -> Self {
         self.with(|config| config.issued_keys = Some(Arc::new(keys)))
+    }
+
+    /// Limits how often operations with equal values may run, and finds the same operation under
+    /// another key. The store decides it together with the claim. It keeps hashes of the values,
+    /// keyed with a key that is derived from `secret`, which must be the same in all processes that
+    /// share the store.
+    ///
+    /// A refused request gets 429 `rate-limited` with `Retry-After`, `RateLimit` and
+    /// `RateLimit-Policy`, or 409 `possible-duplicate`. A replay costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the store does not support limits.
+    pub fn velocity(
+        self,
+        rules: impl IntoIterator<Item = VelocityRule>,
+        secret: &Secret,
+    ) -> Result<Self, LimitsUnsupported> {
+        let rules: Vec<VelocityRule> = rules.into_iter().collect();
+        if !rules.is_empty() && !self.has_limits() {
+            return Err(LimitsUnsupported);
+        }
+        Ok(self.with(|config| {
+            let rules = VelocityRules::new(rules, secret, config.scope.as_str());
+            config.velocity = rules.map(Arc::new);
+        }))
+    }
+
+    fn has_limits(&self) -> bool {
+        self.config.semel.store().has_limits()
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

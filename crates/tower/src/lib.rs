@@ -460,6 +460,7 @@ mod testing;
 #[cfg(all(feature = "axum", feature = "transactional"))]
 mod transaction;
 mod upstream_problem;
+mod velocity;
 
 pub use body::Body;
 #[cfg(feature = "mtls")]
@@ -498,6 +499,7 @@ pub use signature::{
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
 #[cfg(all(feature = "axum", feature = "transactional"))]
 pub use transaction::Tx;
+pub use velocity::{LimitAction, LimitValue, LimitsUnsupported, VelocityRule};
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -128,7 +128,8 @@ impl ObservedRequest {
             .admit_observed(&config.scope, &counted.caller)
             .map_err(ObservedOutcome::Refuse)?;
         let mut head = request::head(parts);
-        if waits_for_keys {
+        // Limits count by the address of the client.
+        if waits_for_keys || config.velocity.is_some() {
             head.extensions = parts.extensions.clone();
         }
         let (config, parts) = (Arc::clone(config), head);
@@ -183,7 +184,9 @@ async fn evaluate(
     if !offload::needs_offload(&parts.headers, data) {
         return guard::guarded(config, parts, data, found, |_| caller);
     }
-    let (config, parts, data) = (Arc::clone(config), request::head(parts), data.clone());
+    let mut head = request::head(parts);
+    head.extensions = parts.extensions.clone();
+    let (config, parts, data) = (Arc::clone(config), head, data.clone());
     let work = move || guard::guarded(&config, &parts, &data, found, |_| caller);
     // An observed request has an admission of its own.
     offload::run(None, None, work).await?

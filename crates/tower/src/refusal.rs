@@ -1,8 +1,8 @@
 //! The refusal of a request: a problem and its details.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use semel::core::Problem;
 
 /// A problem and, where more is known, a detail.
@@ -14,6 +14,8 @@ pub(crate) struct RequestRefusal {
     pub(crate) challenge: Option<HeaderValue>,
     /// Why the caller was refused.
     pub(crate) caller_failure: Option<CallerFailure>,
+    /// When a velocity limit has a unit again.
+    pub(crate) limit: Option<Box<LimitAdvice>>,
 }
 
 impl RequestRefusal {
@@ -29,8 +31,41 @@ impl RequestRefusal {
 
 impl From<Problem> for RequestRefusal {
     fn from(problem: Problem) -> Self {
-        Self { problem, detail: None, challenge: None, caller_failure: None }
+        Self { problem, detail: None, challenge: None, caller_failure: None, limit: None }
     }
+}
+
+/// The longest wait after which a client should retry a request that a limit refused.
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// What a client learns about the limit that refused its request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LimitAdvice {
+    pub(crate) wait: Duration,
+    pub(crate) rate_limit: Option<HeaderValue>,
+    pub(crate) policy: Option<HeaderValue>,
+}
+
+impl LimitAdvice {
+    /// When the client should send the request again; `None` if that is too far away.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        (self.wait <= RETRY_WAIT_MAX).then_some(self.wait)
+    }
+
+    /// Adds the headers that say when there is a unit again.
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(self.wait)));
+        for (name, value) in [("ratelimit", &self.rate_limit), ("ratelimit-policy", &self.policy)] {
+            if let Some(value) = value {
+                headers.insert(HeaderName::from_static(name), value.clone());
+            }
+        }
+    }
+}
+
+/// Whole seconds, rounded up.
+pub(crate) fn whole_seconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 /// Why a rule refused what a request presents, for a metric.

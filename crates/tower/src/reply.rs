@@ -51,7 +51,7 @@ pub(crate) struct Docs {
 impl Responder<'_> {
     /// A refusal as a problem document, or as a trailers-only gRPC response.
     pub(crate) fn refuse<B>(self, refusal: &RequestRefusal) -> Response<Body<B>> {
-        let RequestRefusal { problem, detail, challenge, .. } = refusal;
+        let RequestRefusal { problem, detail, challenge, limit, .. } = refusal;
         if self.grpc {
             return self.grpc_status(*problem, detail.as_deref());
         }
@@ -65,8 +65,14 @@ impl Responder<'_> {
         if let Some(challenge) = challenge {
             headers.insert(header::WWW_AUTHENTICATE, challenge.clone());
         }
-        let retry_after = problem.retry_after(self.retry);
+        let retry_after = match limit {
+            Some(limit) => limit.retry_after(),
+            None => problem.retry_after(self.retry),
+        };
         add_retry_advice(headers, retry_after);
+        if let Some(limit) = limit {
+            limit.apply(headers);
+        }
         if let Some(name) = self.dialect.retry_header() {
             headers.insert(HeaderName::from_static(name), yes_or_no(retry_after.is_some()));
         }

@@ -141,7 +141,7 @@ impl<'a> DecodedBody<'a> {
 
     /// The fingerprint of the request.
     pub(crate) fn fingerprint(
-        self,
+        &self,
         parts: &Parts,
         host: Option<&str>,
         rule: &FingerprintRule,
@@ -153,7 +153,7 @@ impl<'a> DecodedBody<'a> {
             path: &path,
             query: query.as_deref(),
             headers: &listed(&parts.headers, rule),
-            kind: self.kind,
+            kind: self.kind.clone(),
             body: &self.body,
         };
         Fingerprint::of(&meaning, rule)

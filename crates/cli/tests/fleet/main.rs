@@ -19,3 +19,4 @@ mod load;
 mod pooler;
 mod stopped;
 mod together;
+mod velocity;

@@ -43,5 +43,6 @@ mod starts;
 mod stops;
 mod stores;
 mod tables;
+mod velocity;
 mod verified_callers;
 mod webhooks;

@@ -11,8 +11,9 @@ use http_body_util::{Either, Full};
 use semel::core::{Dialect, Problem, RetryContext, Scope};
 use semel_tower::{
     Body, BoxError, ClientContext, DeadlineRule, Idempotency, IdempotencyLayer, KeyLocation,
-    KeyRule, ResponseCors, Signature, header::IDEMPOTENCY_OUTCOME, is_grpc_request,
-    preflighted_method, refusal_in,
+    KeyRule, ResponseCors, Signature,
+    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_TAG},
+    is_grpc_request, preflighted_method, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -484,6 +485,7 @@ impl UnguardedRequest {
 /// Removes the fields that an upstream sends to the layer, not to the client.
 fn strip_internal_headers<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
+    response.headers_mut().remove(IDEMPOTENCY_TAG);
     response
 }
 
@@ -520,6 +522,10 @@ fn build_layer(
     }
     if let Some(cors) = &guard.cors {
         layer = layer.cors(cors.rule());
+    }
+    let limits = guard.velocity_rules();
+    if !limits.is_empty() {
+        layer = layer.velocity(limits, &context.secrets.current)?;
     }
     if let Some(path) = &guard.lookup {
         layer = layer.lookup(path.clone());

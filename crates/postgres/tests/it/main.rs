@@ -18,4 +18,5 @@ mod schema;
 mod set_aside;
 mod standby;
 mod tls;
+mod velocity;
 mod wal;

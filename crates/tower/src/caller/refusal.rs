@@ -40,6 +40,6 @@ impl From<CallerRefusal> for RequestRefusal {
             Some(_) | None => None,
         };
         let challenge = challenge.and_then(|text| HeaderValue::try_from(text).ok());
-        Self { problem, detail: Some(detail), challenge, caller_failure: failure }
+        Self { problem, detail: Some(detail), challenge, caller_failure: failure, limit: None }
     }
 }
