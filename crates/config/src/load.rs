@@ -224,7 +224,8 @@ impl Loader<'_, '_> {
             let origin = raw.store.get().map_or(ValueOrigin::Missing, |store| store.origin.clone());
             self.report.add_error(
                 &origin,
-                "routes identify callers by a credential or issue keys, or [[api.token]] allows \
+                "routes identify callers by a credential, have velocity limits or issue keys, or \
+                 [[api.token]] allows \
                  claims, so all servers on this store need the same secret: generate one with \
                  `openssl rand -hex 32` and set `secret_env = \"SEMEL_SECRET\"` or `secret_file` \
                  on each of them",

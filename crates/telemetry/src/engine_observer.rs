@@ -47,6 +47,14 @@ impl EngineObserver {
         Self { metrics, store, operation, limits, observed, quota, caller_changed, unidentified }
     }
 
+    /// Logs that a request exceeded a velocity limit.
+    fn log_limit(&self, event: &Event<'_>, limit: &str, refused: bool) {
+        if let Some(unlogged) = self.limits.allow() {
+            let (scope, ..) = record_names(event);
+            tracing::info!(scope, limit, refused, unlogged, "a velocity limit was exceeded");
+        }
+    }
+
     /// Logs what an observing route would have done, if it differs from what was done.
     fn observed(&self, event: &Event<'_>, would: ObservedOutcome) {
         let (would, problem) = match would {
@@ -225,17 +233,7 @@ impl Observer for EngineObserver {
             EventKind::Refused(problem) => self.log_refusal(event, *problem),
             EventKind::Observed(would) => self.observed(event, *would),
             EventKind::CallerChanged => self.log_caller_changed(event),
-            EventKind::LimitExceeded { limit, refused } => {
-                if let Some(unlogged) = self.limits.allow() {
-                    tracing::info!(
-                        scope,
-                        limit,
-                        refused,
-                        unlogged,
-                        "a velocity limit was exceeded"
-                    );
-                }
-            }
+            EventKind::LimitExceeded { limit, refused } => self.log_limit(event, limit, *refused),
             EventKind::StoreFailed { .. }
             | EventKind::ClaimDropped
             | EventKind::Reaped { .. }

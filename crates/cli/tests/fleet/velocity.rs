@@ -29,7 +29,8 @@ async fn admits_exactly_the_limit(round: usize) {
     let url = postgres.url(&postgres.fresh_database());
     let upstream =
         Upstream::start(|request| Reply::created(request).after(Duration::from_millis(5))).await;
-    let setup = harness::hurried(&upstream).tables(ROUTE);
+    let secret = "secret_env = \"SEMEL_SECRET\"";
+    let setup = harness::hurried(&upstream).head(secret).tables(ROUTE);
     let mut gateways = harness::start(&setup, &[url.clone(), url.clone(), url.clone()]).await;
     for batch in 0..6 {
         let mut requests = JoinSet::new();

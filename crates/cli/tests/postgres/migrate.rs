@@ -10,12 +10,12 @@ fn a_store_is_made_once() {
     let url = format!("{}?schema=money", server.url(&server.fresh_database()));
     assert_eq!(
         on(&url, &["migrate"]).assert_exit(0).stdout,
-        "done: the store is made, version 2\n"
+        "done: the store is made, version 3\n"
     );
     let again = on(&url, &["migrate"]);
-    assert_eq!(again.assert_exit(0).stdout, "nothing to do: the store has version 2\n");
+    assert_eq!(again.assert_exit(0).stdout, "nothing to do: the store has version 3\n");
     let json = on(&url, &["migrate", "--json"]).assert_exit(0).json();
-    assert_eq!(json, [serde_json::json!({ "from": 2, "to": 2 })]);
+    assert_eq!(json, [serde_json::json!({ "from": 3, "to": 3 })]);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_functions_for_other_languages_need_no_store() {
     assert_eq!(json, [serde_json::json!({ "schema": "shop" })]);
     // They are no trace of a store.
     let made = on(&url, &["migrate"]);
-    assert_eq!(made.assert_exit(0).stdout, "done: the store is made, version 2\n");
+    assert_eq!(made.assert_exit(0).stdout, "done: the store is made, version 3\n");
     assert!(on("sqlite:semel.db", &install).assert_exit(1).stderr.contains("PostgreSQL only"));
     on(&url, &[&install[..], &["--new-store"]].concat()).assert_exit(2);
 }

@@ -146,7 +146,8 @@ impl Pg {
         self.close();
         let schema = &self.schema;
         let drop = format!(
-            "DROP TABLE {schema}.kit_records, {schema}.kit_meta, {schema}.kit_metadata; \
+            "DROP TABLE {schema}.kit_records, {schema}.kit_meta, {schema}.kit_metadata, \
+             {schema}.kit_limit_counters; \
              DROP SEQUENCE {schema}.kit_fences"
         );
         self.admin.batch_execute(&drop).await.unwrap();

@@ -44,7 +44,8 @@ async fn a_restored_store_replays_its_records_and_repeats_no_fence() {
     // A claim after the backup is lost.
     let lost = claim("lost");
     let zombie = granted(&store, &lost).await.fence;
-    let gone = "DROP TABLE semel_records, semel_meta, semel_metadata; DROP SEQUENCE semel_fences";
+    let gone = "DROP TABLE semel_records, semel_meta, semel_metadata, semel_limit_counters; \
+                DROP SEQUENCE semel_fences";
     admin.batch_execute(gone).await.unwrap();
     restore(server, &database, &file);
     admin.batch_execute("SELECT setval('semel_fences', 7)").await.unwrap();

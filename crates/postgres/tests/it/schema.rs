@@ -32,7 +32,7 @@ async fn concurrent_processes_create_the_tables_once() {
     let mut made = 0;
     for migrated in migrating {
         let migrated = migrated.await.unwrap().unwrap();
-        assert_eq!(migrated.to, 2);
+        assert_eq!(migrated.to, 3);
         made += u32::from(migrated.from == 0);
     }
     assert!(made <= 1, "{made} processes created the tables");
@@ -69,13 +69,13 @@ async fn a_process_that_waited_for_a_migration_sees_the_tables() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_one_version_newer_is_used_if_it_allows_that() {
     let db = Pg::new(Access::Owner).await;
-    let newer = format!("UPDATE {}.kit_meta SET version = 3", db.schema);
+    let newer = format!("UPDATE {}.kit_meta SET version = 4", db.schema);
     db.admin.batch_execute(&newer).await.unwrap();
     let store = db.another().await;
     granted(&store, &claim("rolling")).await;
     let migrated = db.options.migrate().await.unwrap();
-    assert_eq!((migrated.from, migrated.to), (3, 3), "there is no downgrade");
-    let too_new = format!("UPDATE {}.kit_meta SET oldest = 3", db.schema);
+    assert_eq!((migrated.from, migrated.to), (4, 4), "there is no downgrade");
+    let too_new = format!("UPDATE {}.kit_meta SET oldest = 4", db.schema);
     db.admin.batch_execute(&too_new).await.unwrap();
     let refused = db.options.connect().await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Newer);
@@ -107,7 +107,7 @@ async fn a_missing_schema_is_created() {
     let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
     granted(&store, &claim("key")).await;
     let migrated = options.migrate().await.unwrap();
-    assert_eq!((migrated.from, migrated.to), (2, 2));
+    assert_eq!((migrated.from, migrated.to), (3, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,5 +159,5 @@ async fn find_stores_finds_the_store_and_others_in_the_database() {
     // A misspelled schema: the store in `money` is reported.
     assert_eq!(at("schema=mony").find_stores().await.unwrap().others, ["money.semel_meta"]);
     let tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('mony', 'money')";
-    assert_eq!(server.sql(&database, tables), "3", "no table was created");
+    assert_eq!(server.sql(&database, tables), "4", "no table was created");
 }
