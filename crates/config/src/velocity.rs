@@ -253,7 +253,9 @@ impl VelocitySetting {
         let count = match &self.count {
             Counted::Statuses(set) => set.iter().collect::<Vec<u16>>().into(),
             Counted::Tag(tag) => json!({ "tag": tag.as_str() }),
-            other => other.to_string().into(),
+            word @ (Counted::Executions | Counted::Completed | Counted::Declined) => {
+                word.to_string().into()
+            }
         };
         let per = time_text(self.per);
         json!({ "by": by, "max": self.max, "per": per, "count": count, "action": action })

@@ -20,7 +20,7 @@ fn route(settings: &str) -> String {
 }
 
 async fn start(upstream: &Upstream, settings: &str) -> Gateway {
-    Setup::new(&upstream.url()).on_disk().tables(&route(settings)).start().await
+    Setup::new(&upstream.url()).on_disk().tables(route(settings)).start().await
 }
 
 fn card(key: &str, number: usize) -> ClientRequest {
@@ -235,14 +235,12 @@ async fn wrong_limits_are_refused_with_their_place() {
         (r#"duplicates = { window = "10m", action = "drop" }"#, "report"),
     ];
     for (settings, message) in cases {
-        let setup = Setup::new("http://127.0.0.1:9").tables(&route(settings));
+        let setup = Setup::new("http://127.0.0.1:9").tables(route(settings));
         assert_refused(&setup, message).await;
     }
-    let inbox = format!(
-        "[[route]]\nmatch = \"POST /hooks\"\nscope = \"hooks\"\nsignature = {{ scheme = \
-         \"stripe\", secret_env = \"SEMEL_SECRET\" }}\nduplicates = {{ window = \"10m\" }}\n"
-    );
-    assert_refused(&Setup::new("http://127.0.0.1:9").tables(&inbox), "cannot have `duplicates`")
+    let inbox = "[[route]]\nmatch = \"POST /hooks\"\nscope = \"hooks\"\nsignature = { scheme = \
+                 \"stripe\", secret_env = \"SEMEL_SECRET\" }\nduplicates = { window = \"10m\" }\n";
+    assert_refused(&Setup::new("http://127.0.0.1:9").tables(inbox), "cannot have `duplicates`")
         .await;
 }
 
