@@ -7,6 +7,7 @@ mod callers;
 mod held;
 mod histogram;
 mod quota;
+mod reconcile;
 mod scrape;
 
 use std::{
@@ -26,6 +27,7 @@ use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
 use crate::log::DroppedLines;
 
+pub use self::reconcile::ReconcileEvent;
 use self::{held::HeldRecords, histogram::Histogram};
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
@@ -79,6 +81,7 @@ struct ScopeMetrics {
     records: [AtomicU64; RECORDS.len()],
     would: [AtomicU64; WOULD.len()],
     observed_refusals: [AtomicU64; Problem::ALL.len()],
+    reconcile: [AtomicU64; ReconcileEvent::ALL.len()],
     upstream: [AtomicU64; UpstreamOutcome::ALL.len()],
     upstream_seconds: Histogram,
     wait_seconds: Histogram,
@@ -324,6 +327,11 @@ impl Metrics {
         self.scopes.store(Arc::new(known));
     }
 
+    /// Counts an event of a held record whose upstream is asked about it.
+    pub fn reconcile(&self, scope: &Scope, event: ReconcileEvent) {
+        self.of(Some(scope), |scope| count(&scope.reconcile, event as usize));
+    }
+
     /// Counts a request to the upstream.
     pub fn upstream(&self, scope: Option<&Scope>, outcome: UpstreamOutcome, took: Duration) {
         self.of(scope, |scope| {
@@ -495,6 +503,7 @@ impl ScopeMetrics {
             records: Default::default(),
             would: Default::default(),
             observed_refusals: [const { AtomicU64::new(0) }; Problem::ALL.len()],
+            reconcile: Default::default(),
             upstream: Default::default(),
             upstream_seconds: Histogram::default(),
             wait_seconds: Histogram::default(),

@@ -29,6 +29,7 @@ mod neighbours;
 mod operators;
 mod origins;
 mod quotas;
+mod reconciles;
 mod redaction;
 mod refusals;
 mod reloads;
