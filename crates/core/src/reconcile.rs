@@ -23,7 +23,7 @@ use crate::{
     canonical::{self, Pointer, Value},
 };
 
-pub use note::{NOTES_PREFIX, ReconcileNote};
+pub use note::{ReconcileNote, notes_prefix};
 pub use template::{Template, TemplateError};
 
 /// Marks an answer that a read of the upstream established.

@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use semel::core::{
     Fence, ListQuery, RecordId, Resolution, Resolved, Scope, StateName, Store, StoreError,
     StoredResponse, Summary,
-    reconcile::{NOTES_PREFIX, ReconcileNote},
+    reconcile::{ReconcileNote, notes_prefix},
     store::METADATA_ENTRIES_MAX,
 };
 use semel_config::{Config, ReconcileRule};
@@ -204,11 +204,13 @@ impl HeldListing {
             }
         }
         list.records.truncate(RECORDS_MAX);
-        let notes = store.metadata(NOTES_PREFIX).await?;
         let read = |(name, value): (Box<str>, bytes::Bytes)| {
             Some((name.into(), ReconcileNote::from_stored(&value)?))
         };
-        list.notes = notes.into_iter().filter_map(read).collect();
+        for known in scopes {
+            let notes = store.metadata(&notes_prefix(&known.scope)).await?;
+            list.notes.extend(notes.into_iter().filter_map(read));
+        }
         Ok(list)
     }
 

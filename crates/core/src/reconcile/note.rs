@@ -1,9 +1,12 @@
 //! What the reads of a held record have found so far, for operators and for other processes.
 
-use crate::{Fence, Fingerprint, RecordId};
+use crate::{Fence, Fingerprint, RecordId, Scope};
 
-/// What the names of all notes begin with in a store's metadata.
-pub const NOTES_PREFIX: &str = "reconcile:";
+/// What the names of the notes about the records of a scope begin with in a store's metadata.
+#[must_use]
+pub fn notes_prefix(scope: &Scope) -> String {
+    format!("reconcile:{scope}:")
+}
 
 /// What the last read of a held record found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ impl ReconcileNote {
     pub fn name(id: &RecordId) -> String {
         let parts = [id.scope.as_str(), id.caller.as_str(), id.key.as_str()];
         let digest = Fingerprint::of_parts("reconcile note", &parts.map(str::as_bytes));
-        let mut name = NOTES_PREFIX.to_owned();
+        let mut name = notes_prefix(&id.scope);
         for byte in digest.as_bytes() {
             name.push_str(&format!("{byte:02x}"));
         }
@@ -52,7 +55,7 @@ impl ReconcileNote {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Caller, Key, Scope};
+    use crate::{Caller, Key};
 
     use super::*;
 
