@@ -355,7 +355,7 @@ impl Signals {
         }
     }
 
-    async fn wait_for_stop(&mut self) {
+    pub(crate) async fn wait_for_stop(&mut self) {
         while !matches!(self.next().await, ControlSignal::Stop) {}
     }
 }
