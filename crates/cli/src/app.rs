@@ -23,7 +23,8 @@ use semel_admin::{
 use semel_config::{Api, Config, StoreUrl, default_audit_path, lacks_shared_caller_secret};
 use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
 use semel_telemetry::{
-    EngineObserver, HeldRecordCounter, log_throttle::LogThrottle, metrics::Metrics,
+    EngineObserver, HeldRecordCounter, log::DroppedLines, log_throttle::LogThrottle,
+    metrics::Metrics,
 };
 
 /// Loads the configuration again. It may block.
@@ -182,6 +183,11 @@ fn scopes(config: &Config) -> Vec<semel::core::Scope> {
 }
 
 impl Server {
+    /// Shows the dropped log lines of this process in its metrics.
+    pub(crate) fn export_dropped_lines(&self, dropped: DroppedLines) {
+        self.reload.context.metrics.set_dropped_log_lines(dropped);
+    }
+
     /// Waits for SIGTERM or SIGINT. SIGHUP reloads the configuration.
     pub(crate) async fn run_until_stop(&self, signals: &mut Signals) {
         while let ControlSignal::Reload = signals.next().await {

@@ -24,6 +24,8 @@ use semel::{
 };
 use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
+use crate::log::DroppedLines;
+
 use self::{held::HeldRecords, histogram::Histogram};
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
@@ -55,6 +57,7 @@ pub struct Metrics {
     not_retained: AtomicU64,
     streams_reset: AtomicU64,
     memory: OnceLock<MemoryBudget>,
+    dropped_log_lines: OnceLock<DroppedLines>,
     connections: AtomicI64,
     streams: AtomicI64,
     tunnels: AtomicI64,
@@ -272,6 +275,7 @@ impl Metrics {
             not_retained: AtomicU64::new(0),
             streams_reset: AtomicU64::new(0),
             memory: OnceLock::new(),
+            dropped_log_lines: OnceLock::new(),
             connections: AtomicI64::new(0),
             streams: AtomicI64::new(0),
             tunnels: AtomicI64::new(0),
@@ -300,6 +304,11 @@ impl Metrics {
     /// Sets the memory budget of bodies and answers.
     pub fn set_memory(&self, memory: MemoryBudget) {
         let _ = self.memory.set(memory);
+    }
+
+    /// Sets the counter of log lines that were dropped.
+    pub fn set_dropped_log_lines(&self, dropped: DroppedLines) {
+        let _ = self.dropped_log_lines.set(dropped);
     }
 
     /// Adds the scopes of a changed configuration. Those that are gone stay: a counter never falls.

@@ -76,6 +76,12 @@ impl Collector for Scrape {
         counter(encoder, "not_retained", help, &metrics.not_retained)?;
         let help = "HTTP/2 streams that were reset because their client accepted no bytes";
         counter(encoder, "streams_reset", help, &metrics.streams_reset)?;
+        if let Some(dropped) = metrics.dropped_log_lines.get() {
+            let help = "Log lines that were dropped because the reader of the log is too slow";
+            let kind = MetricType::Counter;
+            let mut metric = encoder.encode_descriptor("log_lines_dropped", help, None, kind)?;
+            metric.encode_counter::<NoLabelSet, u64, u64>(&dropped.count(), None)?;
+        }
         if let Some(memory) = metrics.memory.get() {
             let help = "Bytes of request bodies and answers in memory";
             gauge(encoder, "memory_bytes", help, signed(memory.used()))?;
