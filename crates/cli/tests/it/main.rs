@@ -22,6 +22,7 @@ mod ends;
 mod fair_shares;
 mod hangups;
 mod identity;
+mod issued_keys;
 mod limits;
 mod meets;
 mod neighbours;

@@ -44,6 +44,8 @@ use semel_telemetry::{
 #[derive(Debug)]
 pub(crate) struct RouteTable {
     routes: Vec<RouteEntry>,
+    /// Whether any route issues keys.
+    issues_keys: bool,
     strict: StrictRoutes,
     /// Throttles the log line for requests refused for a second reading.
     second_readings: LogThrottle,
@@ -90,10 +92,10 @@ impl RouteHandler {
         }
     }
 
-    /// Whether a request looks an operation of the route up.
-    fn is_lookup(&self, method: &Method, path: &str) -> bool {
+    /// Whether a request looks an operation of the route up, or asks for a key of the route.
+    fn answers_path(&self, method: &Method, path: &str) -> bool {
         match self {
-            Self::Guarded { service, .. } => service.is_lookup(method, path),
+            Self::Guarded { service, .. } => service.answers_path(method, path),
             Self::Unguarded(_) => false,
         }
     }
@@ -161,6 +163,7 @@ impl RouteTable {
         };
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
+            issues_keys: config.routes.iter().any(semel_config::Route::issues_keys),
             strict: StrictRoutes::new(config, upstream),
             second_readings: LogThrottle::default(),
             fallback: forward(upstream, None, &[])?,
@@ -308,20 +311,25 @@ impl RouteTable {
     }
 
     /// The route whose guard answers a request itself: a preflight of the request that it would
-    /// take, or a look-up.
+    /// take, a look-up, or a request for a key.
     fn find_answering(&self, request: &Request<ClientBody>) -> Option<&RouteHandler> {
         let preflighted = preflighted_method(request.method(), request.headers());
-        if preflighted.is_none() && *request.method() != Method::GET {
+        let may_answer = match *request.method() {
+            Method::GET => true,
+            Method::POST => self.issues_keys,
+            _ => preflighted.is_some(),
+        };
+        if !may_answer {
             return None;
         }
         let method = preflighted.as_ref().unwrap_or(request.method());
         let (host, path) = (host_of(request), request.uri().path());
-        let looks_up = |route: &&RouteEntry| {
-            route.matches.takes_host(host) && route.handler.is_lookup(method, path)
+        let answers_path = |route: &&RouteEntry| {
+            route.matches.takes_host(host) && route.handler.answers_path(method, path)
         };
         let normal = normal_path(path);
         let taken = || self.routes.iter().find(|one| one.matches.takes(method, host, &normal));
-        let route = self.routes.iter().find(looks_up).or_else(taken)?;
+        let route = self.routes.iter().find(answers_path).or_else(taken)?;
         let RouteHandler::Guarded { service, .. } = &route.handler else { return None };
         service.answers(request).then_some(&route.handler)
     }
@@ -515,6 +523,13 @@ fn build_layer(
     }
     if let Some(path) = &guard.lookup {
         layer = layer.lookup(path.clone());
+    }
+    if let Some(keys) = &guard.issued_keys {
+        let mut rule = keys.rule(&context.secrets.current);
+        if let Some(former) = &context.secrets.former {
+            rule = rule.former_secret(&former.secret, guard.records_until(former.since));
+        }
+        layer = layer.issued_keys(rule);
     }
     if guard.keep_under_body_keys {
         layer = layer.keep_under_body_keys();
