@@ -260,6 +260,12 @@ impl ConfigReloader {
     /// approves a change of route identity, after which keys that have run may run again.
     async fn run(&self, approver: Option<Approver>) -> Result<String, String> {
         let _guard = self.reload_lock.lock().await;
+        let result = self.reload(approver).await;
+        self.context.metrics.config_reloaded(result.is_ok());
+        result
+    }
+
+    async fn reload(&self, approver: Option<Approver>) -> Result<String, String> {
         let load = Arc::clone(&self.load);
         let loaded = tokio::task::spawn_blocking(move || load()).await;
         let mut config = loaded.map_err(|panicked| panicked.to_string())??;
