@@ -12,7 +12,7 @@ use semel_outbox::{
     sinks::{HttpSink, NatsSink},
     sqlite::{self, SqliteOutbox},
 };
-use semel_telemetry::log;
+use semel_telemetry::log::{self, LogFilter};
 use tokio::{net::TcpListener, runtime::Builder, sync::oneshot};
 
 use super::{BUSY_TIMEOUT, DatabaseArgs, OutboxDatabase, client};
@@ -46,12 +46,12 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t)]
     log: log::Format,
     /// Minimum level of log lines
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value = "info")]
     log_level: log::Level,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let _flush = log::init(args.log, args.log_level)?;
+    let _flush = log::init(args.log, &LogFilter::Level(args.log_level))?;
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(relay(args))?;
     Ok(ExitCode::SUCCESS)
