@@ -8,6 +8,7 @@ mod held;
 mod histogram;
 mod quota;
 mod scrape;
+mod totals;
 
 use std::{
     sync::{
@@ -24,6 +25,7 @@ use semel::{
 };
 use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
+pub use self::totals::{LatencyCounts, StoreTotals, Totals};
 use self::{held::HeldRecords, histogram::Histogram};
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
