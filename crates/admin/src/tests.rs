@@ -209,14 +209,22 @@ async fn an_action_continues_when_its_client_disconnects() {
 }
 
 #[tokio::test]
-async fn metrics_are_in_the_format_they_say() {
-    let answer = TestApi::new(None).await.get("/metrics").await;
-    let kind = answer.header("content-type").unwrap();
-    assert_eq!(
-        (answer.status.as_u16(), kind.starts_with("application/openmetrics-text")),
-        (200, true)
-    );
+async fn metrics_are_in_the_format_that_is_accepted() {
+    let api = TestApi::new(None).await;
+    let answer = api.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let text = answer.text();
+    assert!(text.contains("\n# TYPE semel_lapsed_total counter\n"), "{text}");
+    assert!(text.contains("\nsemel_in_flight 0\n") && !text.contains("# EOF"), "{text}");
+    let accept = "application/openmetrics-text;version=1.0.0,*/*;q=0.1";
+    let request = http::Request::get("/metrics").header("host", "localhost");
+    let request = request.header("accept", accept).body(Full::default()).unwrap();
+    let answer = api.ask(request).await;
+    let kind = answer.header("content-type").unwrap();
+    assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
+    let text = answer.text();
+    assert!(text.contains("\n# TYPE semel_lapsed counter\n"), "{text}");
     assert!(text.contains("\nsemel_in_flight 0\n") && text.ends_with("# EOF\n"), "{text}");
 }
 

@@ -25,7 +25,8 @@ use semel_config::{
 };
 use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
 use semel_telemetry::{
-    EngineObserver, HeldRecordCounter, log_throttle::LogThrottle, metrics::Metrics,
+    EngineObserver, HeldRecordCounter, log::DroppedLines, log_throttle::LogThrottle,
+    metrics::Metrics,
 };
 
 /// Loads the configuration again. It may block.
@@ -193,6 +194,11 @@ fn scopes(config: &Config) -> Vec<semel::core::Scope> {
 }
 
 impl Server {
+    /// Shows the dropped log lines of this process in its metrics.
+    pub(crate) fn export_dropped_lines(&self, dropped: DroppedLines) {
+        self.reload.context.metrics.set_dropped_log_lines(dropped);
+    }
+
     /// Waits for SIGTERM or SIGINT. SIGHUP reloads the configuration.
     pub(crate) async fn run_until_stop(&self, signals: &mut Signals) {
         while let ControlSignal::Reload = signals.next().await {
@@ -266,6 +272,12 @@ impl ConfigReloader {
     /// approves a change of route identity, after which keys that have run may run again.
     async fn run(&self, approver: Option<Approver>) -> Result<String, String> {
         let _guard = self.reload_lock.lock().await;
+        let result = self.reload(approver).await;
+        self.context.metrics.config_reloaded(result.is_ok());
+        result
+    }
+
+    async fn reload(&self, approver: Option<Approver>) -> Result<String, String> {
         let load = Arc::clone(&self.load);
         let loaded = tokio::task::spawn_blocking(move || load()).await;
         let mut config = loaded.map_err(|panicked| panicked.to_string())??;

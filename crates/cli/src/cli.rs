@@ -46,6 +46,9 @@ Exit codes:
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// When to write in colours
+    #[arg(long, value_enum, global = true, value_name = "WHEN", default_value_t)]
+    color: output::ColorMode,
 }
 
 #[derive(Debug, Subcommand)]
@@ -92,6 +95,7 @@ impl Cli {
     /// Runs the command. An error is the last line that is printed.
     #[must_use]
     pub fn run(self) -> ExitCode {
+        self.color.set();
         let done = match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => demo::run(args),

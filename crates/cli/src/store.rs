@@ -79,7 +79,10 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
         tracing::warn!(%store, store_id, "created a new store: no key that ran before is known");
     }
     let seals_claims = config.api.as_ref().is_some_and(Api::takes_claims);
-    let used = seals_claims || config.routes.iter().any(Route::hashes_callers);
+    let used = seals_claims || {
+        let needs_secret = |route: &Route| route.hashes_callers() || route.issues_keys();
+        config.routes.iter().any(needs_secret)
+    };
     // After the store: a secret that Semel wrote says that there is one.
     let former = config.secret_before.as_ref();
     let former = former.map(|source| former_key(source, config.secret_before_value.as_ref()));

@@ -30,6 +30,9 @@ settings! {
             example(json!(["Idempotency-Key", { "json": "/id" }]));
         /// Whether a request needs a key: false, true, or "warn" (the step before true).
         required: Required = default(false);
+        /// Whether keys are issued by the gateway: "accepted" beside those of clients, or
+        /// "required" alone. See `issued_keys`.
+        token: IssuedKeyUse = example("required");
     }
 }
 
@@ -38,11 +41,21 @@ settings! {
 pub(super) struct KeySetting {
     pub(super) sources: Option<Vec<KeyLocation>>,
     pub(super) required: Option<Required>,
+    pub(super) token: Option<Located<IssuedKeyUse>>,
+}
+
+/// Whether keys are issued by the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IssuedKeyUse {
+    /// Keys of clients are accepted as well.
+    Accepted,
+    /// No other key is accepted.
+    Required,
 }
 
 impl FromToml for KeySetting {
     fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
-        let setting = |sources| Self { sources: Some(sources), required: None };
+        let setting = |sources| Self { sources: Some(sources), required: None, token: None };
         if found.get_ref().is_array() {
             return list_of_sources(found, report).map(setting);
         }
@@ -66,7 +79,16 @@ impl FromToml for KeySetting {
                 return None;
             }
         };
-        Some(Self { sources, required: table.required.value().copied() })
+        let (required, token) = (table.required.value().copied(), table.token.get().cloned());
+        let requires_token = token.as_ref().is_some_and(|at| at.value == IssuedKeyUse::Required);
+        if requires_token && required.is_some_and(|required| required != Required::Yes) {
+            let message = "`token = \"required\"` means that every request needs a key; remove \
+                           `required`";
+            report.add_error(&origin(found), message);
+            return None;
+        }
+        let required = if requires_token { Some(Required::Yes) } else { required };
+        Some(Self { sources, required, token })
     }
 
     fn schema() -> Value {
@@ -151,8 +173,9 @@ impl FromToml for KeySourceSetting {
         }
         let table = KeyTable::read(found, report)?;
         table.refuse_repeats(report);
-        if !table.required.is_absent() {
-            let message = "`required` applies to all sources: { any = [ … ], required = true }";
+        if !table.required.is_absent() || !table.token.is_absent() {
+            let message = "`required` and `token` apply to all sources: \
+                           { any = [ … ], required = true }";
             report.add_error(&origin(found), message);
             return None;
         }

@@ -33,6 +33,7 @@ mod dialect;
 mod effects;
 mod explain;
 mod files;
+mod issued_keys;
 mod keys;
 mod limits;
 mod load;
@@ -81,6 +82,8 @@ pub use self::{
     deadline::DeadlineSetting,
     describe::RouteDescription,
     explain::{default_toml, schema_json},
+    issued_keys::IssuedKeysRule,
+    keys::IssuedKeyUse,
     limits::Limits,
     load::lacks_shared_caller_secret,
     matching::{contains_loosely, takes_path, takes_path_loosely},
@@ -317,6 +320,8 @@ pub struct Guard {
     pub cors: Option<CorsSetting>,
     /// Where callers look up their operations.
     pub lookup: Option<LookupPath>,
+    /// The keys that the gateway issues.
+    pub issued_keys: Option<IssuedKeysRule>,
     /// How much of an answer is stored.
     pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.
@@ -425,6 +430,11 @@ impl Route {
     /// Whether it identifies callers by a credential, and so needs the secret.
     pub fn hashes_callers(&self) -> bool {
         self.guard.iter().flat_map(|guard| &guard.callers).any(CallerRule::hashes)
+    }
+
+    /// Whether it issues keys, and so needs the secret.
+    pub fn issues_keys(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.issued_keys.is_some())
     }
 }
 

@@ -224,8 +224,8 @@ impl Loader<'_, '_> {
             let origin = raw.store.get().map_or(ValueOrigin::Missing, |store| store.origin.clone());
             self.report.add_error(
                 &origin,
-                "routes identify callers by a credential, or [[api.token]] allows claims, so all \
-                 servers on this store need the same secret: generate one with \
+                "routes identify callers by a credential or issue keys, or [[api.token]] allows \
+                 claims, so all servers on this store need the same secret: generate one with \
                  `openssl rand -hex 32` and set `secret_env = \"SEMEL_SECRET\"` or `secret_file` \
                  on each of them",
             );
@@ -430,7 +430,8 @@ pub fn lacks_shared_caller_secret(
 ) -> bool {
     matches!(store, StoreUrl::Postgres(_))
         && *secret == SecretSource::BesideStore
-        && (routes.iter().any(Route::hashes_callers) || api.is_some_and(Api::takes_claims))
+        && (routes.iter().any(|route| route.hashes_callers() || route.issues_keys())
+            || api.is_some_and(Api::takes_claims))
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Api, ApiRole, ApiToken, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway,
-    Guard, KeyLocation, Limits, Required, Route, ScopeRule, SecretSource, SignatureRule,
-    SignatureScheme, StoreUrl, TokenSource, Upstream, WebhookSecretSource,
+    Guard, IssuedKeyUse, IssuedKeysRule, KeyLocation, Limits, Required, Route, ScopeRule,
+    SecretSource, SignatureRule, SignatureScheme, StoreUrl, TokenSource, Upstream,
+    WebhookSecretSource,
     explain::toml_text,
     read::merge,
     units::{size_text, time_text},
@@ -269,6 +270,7 @@ fn guarded(guard: &Guard) -> Lines {
     lines.extend(guard.deadline.as_ref().map(|rule| ("deadline", deadline(rule))));
     lines.extend(guard.cors.as_ref().map(|rule| ("cors", rule.to_json())));
     lines.extend(guard.lookup.as_ref().map(|path| ("lookup", path.to_string().into())));
+    lines.extend(guard.issued_keys.as_ref().map(|rule| ("issued_keys", issued_keys(rule))));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));
@@ -364,7 +366,17 @@ fn key(guard: &Guard) -> Value {
         Required::Yes => json!(true),
     };
     let any: Vec<Value> = guard.key.iter().map(key_source).collect();
-    json!({ "any": any, "required": required })
+    match &guard.issued_keys {
+        Some(IssuedKeysRule { token: IssuedKeyUse::Required, .. }) => {
+            json!({ "any": any, "token": "required" })
+        }
+        Some(_) => json!({ "any": any, "required": required, "token": "accepted" }),
+        None => json!({ "any": any, "required": required }),
+    }
+}
+
+fn issued_keys(rule: &IssuedKeysRule) -> Value {
+    json!({ "path": rule.path, "lifetime": time_text(rule.lifetime) })
 }
 
 fn caller(rule: &CallerRule) -> Value {

@@ -13,6 +13,7 @@ use super::{
     cors::CorsSetting,
     deadline::DeadlineSetting,
     dialect::ProblemStatuses,
+    issued_keys::IssuedKeysSetting,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
     rules::{FingerprintSetting, RecordSetting, UpstreamSetting},
@@ -327,7 +328,8 @@ settings! {
         /// `{ json = "/id" }`, `{ json = ["/contest", "/user", "/entry"] }` for several members
         /// combined, `{ cloudevents = true }`, or `{ any = [ … ] }`, tried in that order.
         /// `required` is false, true, or "warn" (a response to a request without a key announces
-        /// that a key will be required). The header is forwarded to the upstream unchanged.
+        /// that a key will be required). `token` is "accepted" or "required" if the gateway issues
+        /// keys. The header is forwarded to the upstream unchanged.
         key: KeySetting = default(json!({ "header": "Idempotency-Key", "required": false }));
         /// Provider whose clients the route has: the longest key, and the statuses and documents of
         /// Semel's own errors, are those of "ietf" (RFC 9457), "stripe", "paypal", "adyen" or
@@ -430,6 +432,10 @@ settings! {
         /// route. Who can be the caller and knows the key can read the answer. By default there is
         /// none.
         lookup: LookupText = example("/idempotency/{scope}/{key}");
+        /// With `key = { token = … }`: `path`, under which a caller gets a key with POST, and
+        /// `lifetime`, in which the key may be used for the first time. Two scopes need two paths.
+        issued_keys: IssuedKeysSetting =
+            example(json!({ "path": "/idempotency-tokens", "lifetime": "1h" }));
         /// Upstream of the route: a URL, or a table like `gateway.upstream`. A table without `url`
         /// changes settings of the gateway's upstream.
         upstream: UpstreamSetting = example("http://127.0.0.1:3001");

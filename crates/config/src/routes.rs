@@ -1,5 +1,6 @@
 //! Builds each route: its own settings, then `[defaults]`, then the built-in defaults.
 
+mod paths;
 mod policy;
 
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use semel::core::{
 use semel_tower::LookupPath;
 
 use super::{
-    CallerRule, Guard, KeyLocation, Match, Mode, OnUnmatched, Required, Route, Segment,
-    SignatureScheme, Upstream, callers,
+    CallerRule, Guard, IssuedKeysRule, KeyLocation, Match, Mode, OnUnmatched, Required, Route,
+    Segment, SignatureScheme, Upstream, callers, issued_keys,
     loader::Loader,
     raw::{ConfigFile, RouteTable},
     read::{Located, OneOrMore, TomlField},
@@ -56,33 +57,9 @@ pub(super) fn routes(
         all.push(builder.route(gateway, &mut upstreams));
     }
     report_unreachable_routes(loader, tables, defaults);
-    report_ambiguous_lookup_paths(loader, tables, defaults, &all);
+    paths::report_ambiguous_lookups(loader, tables, defaults, &all);
+    paths::report_ambiguous_issuers(loader, tables, &all);
     all.into_iter().collect()
-}
-
-/// Reports a lookup path that routes of two scopes share: a request with only a key would be
-/// ambiguous.
-fn report_ambiguous_lookup_paths(
-    loader: &mut Loader<'_, '_>,
-    tables: &[Located<RouteTable>],
-    defaults: &RouteTable,
-    routes: &[Option<Route>],
-) {
-    let mut earlier: Vec<(&Option<String>, &LookupPath, &Scope)> = Vec::new();
-    for (table, route) in tables.iter().zip(routes) {
-        let Some(Route { matches, guard: Some(guard), .. }) = route else { continue };
-        let Some(path) = &guard.lookup else { continue };
-        let (host, scope) = (&matches.host, &guard.scope);
-        if earlier.iter().any(|other| (other.0, other.1) == (host, path) && other.2 != scope)
-            && let Some(at) = table.value.lookup.get().or(defaults.lookup.get())
-        {
-            let message = "a route of another scope has the same lookup path, so a key alone is \
-                           ambiguous; use \"/idempotency/{scope}/{key}\"";
-            loader.report.add_error(&at.origin, message);
-            return;
-        }
-        earlier.push((host, path, scope));
-    }
 }
 
 /// The implicit route of a configuration without routes.
@@ -339,9 +316,11 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         let capture = self.setting(|table| &table.capture);
         let record = self.setting(|table| &table.record);
         let lookup = self.lookup(&callers);
+        let issued_keys = self.issued_keys(&key, &callers, &dialect);
         Some(Guard {
             cors: self.setting(|table| &table.cors).map(|at| at.value.clone()),
             lookup,
+            issued_keys,
             deadline: self.setting(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
             api,
@@ -400,6 +379,25 @@ impl<'l> RouteBuilder<'l, '_, '_> {
             return None;
         }
         lookup.value.of(self.own.value.scope.value()?)
+    }
+
+    /// The keys that the gateway issues for the route.
+    fn issued_keys(
+        &mut self,
+        sources: &[KeyLocation],
+        callers: &[CallerRule],
+        dialect: &Dialect,
+    ) -> Option<IssuedKeysRule> {
+        let own = self.own.value.key.value().and_then(|key| key.token.clone());
+        let inherited = self.defaults.key.value().and_then(|key| key.token.clone());
+        let token = own.or_else(|| inherited.filter(|_| !self.is_signed()))?;
+        let limit = dialect.key_bytes_max();
+        if let Some(obstacle) = issued_keys::obstacle(sources, callers, self.is_signed(), limit) {
+            self.add_error(&token.origin, obstacle);
+            return None;
+        }
+        let setting = self.setting(|table| &table.issued_keys).map(|at| at.value.clone());
+        Some(setting.unwrap_or_default().rule(token.value))
     }
 
     /// The previous scope of the route.

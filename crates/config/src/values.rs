@@ -11,7 +11,7 @@ use semel_tower::{Encoding, HmacAlgorithm, LookupPath};
 use serde_json::{Value, json};
 
 use super::{
-    AboutSource, Match, Mode, OnUnmatched, Protocol, Upstream,
+    AboutSource, IssuedKeyUse, Match, Mode, OnUnmatched, Protocol, Upstream,
     read::{FromText, FromToml, Located, TomlValue, integer, origin, wrong_type},
     report::DiagnosticReport,
     suggest,
@@ -88,6 +88,7 @@ pub enum ClientAuth {
 }
 
 words!(ClientAuth { "optional" => Self::Optional, "required" => Self::Required });
+words!(IssuedKeyUse { "accepted" => Self::Accepted, "required" => Self::Required });
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(OnUnmatched { "pass" => Self::Pass, "refuse" => Self::Refuse });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });

@@ -1,5 +1,6 @@
 //! The engine's public interface: its builder, and where an operation begins.
 
+mod begin_request;
 mod drive;
 mod look_up;
 mod maintenance;
@@ -21,11 +22,12 @@ use std::{
 };
 
 use semel_core::{
-    About, Action, Caller, Captured, Claim, Fingerprint, Flow, NodeName, OwnerToken, Plan, Policy,
-    Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError, StoreErrorKind,
+    Action, Caller, Fingerprint, Flow, NodeName, Plan, Problem, ProcessTime, RecordId, Reply,
+    Scope, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
+pub use self::begin_request::BeginRequest;
 pub use self::remote::{RemoteClaim, RemoteFinish};
 use self::{
     drive::Driver, maintenance::Maintenance, observe::Unrecorded, operation::ClientOperation,
@@ -54,56 +56,6 @@ use crate::{
 
 /// How long a shutdown waits for observed operations. They only feed statistics.
 const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
-
-/// One operation that a front wants to run once.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct BeginRequest {
-    /// The record's identity.
-    pub id: RecordId,
-    /// Identifies the meaning of the request.
-    pub fingerprint: Fingerprint,
-    /// The policy of its route.
-    pub policy: Arc<Policy>,
-    /// Who sent the request: quotas of anonymous callers count by its address.
-    pub sender: Sender,
-    /// A description for operators.
-    pub about: About,
-    /// Values that the route captured from the request.
-    pub captured: Captured,
-    /// The deadline of the client. The operation does not begin after it, and the client does not
-    /// wait beyond it; what has begun runs on.
-    pub deadline: Option<Deadline>,
-    /// Former identities of the record: scopes or callers that the route had before. A new
-    /// operation is looked up there first, in this order. These records are only read.
-    pub former: Vec<RecordId>,
-}
-
-impl BeginRequest {
-    /// An operation without a description or former identities.
-    #[must_use]
-    pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
-        Self {
-            id,
-            fingerprint,
-            policy,
-            sender: Sender::default(),
-            about: About::default(),
-            captured: Captured::default(),
-            deadline: None,
-            former: Vec::new(),
-        }
-    }
-
-    pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
-        let mut claim = Claim::by_policy(self.id, self.fingerprint, owner, &self.policy);
-        claim.lease = lease;
-        claim.about = self.about;
-        claim.captured = self.captured;
-        claim.node.clone_from(node);
-        claim
-    }
-}
 
 /// The engine: drives every operation through its store. Clones share everything.
 ///
@@ -426,7 +378,11 @@ impl Semel {
         let caller = ScopedCallerRef::of(id);
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let deadline = operation.deadline;
-        let plan = plan.with_sound_lease().watched().with_deadline(deadline.map(Deadline::at));
+        let plan = plan
+            .with_sound_lease()
+            .watched()
+            .with_deadline(deadline.map(Deadline::at))
+            .with_known_key_only(operation.known_key_only);
         if let Some(reply) = shared.cached_reply(id, operation.fingerprint, now) {
             return Pending::ready(reply);
         }

@@ -1,6 +1,5 @@
 //! Metrics and logs of a server.
 
-mod colour;
 mod duration_fmt;
 mod engine_observer;
 pub mod escape;
@@ -9,7 +8,6 @@ pub mod log;
 pub mod log_throttle;
 pub mod metrics;
 
-pub use colour::is_colourful;
 pub use duration_fmt::format_duration;
 pub use engine_observer::EngineObserver;
 pub use held::HeldRecordCounter;

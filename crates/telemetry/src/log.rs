@@ -1,25 +1,32 @@
 //! The log: one line for each event, on stderr, as text or as JSON.
 //!
-//! Logging never blocks: lines go to a bounded buffer, and a thread writes them out. Text from
-//! clients is escaped, so that it cannot forge log lines.
+//! Logging never blocks: lines go to a bounded queue, and a thread writes them out.
 
 mod format;
+mod output;
 mod request;
-mod writer;
 
-use std::cell::RefCell;
-
-use jiff::Timestamp;
-use tracing::{
-    Event, Metadata, Subscriber,
-    level_filters::LevelFilter,
-    span::{Attributes, Id, Record},
-    subscriber::Interest,
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io, panic, thread,
 };
 
-use self::{format::LineFormatter, writer::LogWriter};
-pub use self::{request::RequestLine, writer::FlushGuard};
-use super::is_colourful;
+use anstream::{AutoStream, ColorChoice};
+use anyhow::Context as _;
+use tracing::Subscriber;
+use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
+use tracing_subscriber::{
+    EnvFilter, Layer as _, Registry, filter::LevelFilter, layer::SubscriberExt as _,
+};
+
+use self::format::LineStyle;
+pub use self::{
+    output::DroppedLines,
+    request::{RequestLine, RequestOrigin, trace_id_of},
+};
+
+/// The target of the spans of a request. They are recorded only if a filter names it.
+pub const SPAN_TARGET: &str = "semel::span";
 
 /// How a line is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -32,7 +39,7 @@ pub enum Format {
 }
 
 /// How important an event must be to be logged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
     /// Nothing.
     Off,
@@ -41,7 +48,6 @@ pub enum Level {
     /// What may need an operator.
     Warn,
     /// Also every guarded request.
-    #[default]
     Info,
     /// Also internal activity.
     Debug,
@@ -49,22 +55,70 @@ pub enum Level {
     Trace,
 }
 
-/// Starts the log of this process. Lines that are still in the buffer are written out when the
-/// guard is dropped.
+/// Which lines are logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogFilter {
+    /// All of a level and above.
+    Level(Level),
+    /// The directives of `RUST_LOG`, such as `warn,semel_gateway=debug`.
+    Directives(String),
+}
+
+/// The log of this process, until it is dropped. Then the lines in the queue are written out.
+#[derive(Debug)]
+#[must_use]
+pub struct LogHandle {
+    dropped: DroppedLines,
+    _guard: WorkerGuard,
+}
+
+impl LogHandle {
+    /// Counts the lines that were dropped.
+    pub fn dropped_lines(&self) -> DroppedLines {
+        self.dropped.clone()
+    }
+}
+
+/// Starts the log of this process. From here on a panic is a log line, too.
 ///
 /// # Errors
 ///
-/// If there is a log already, or its thread cannot be started.
-pub fn init(format: Format, level: Level) -> anyhow::Result<FlushGuard> {
-    let style = match format {
-        Format::Json => LineStyle::Json,
-        Format::Text if is_colourful(&std::io::stderr()) => LineStyle::Colour,
-        Format::Text => LineStyle::Plain,
+/// If a directive is invalid, or there is a log already.
+pub fn init(format: Format, filter: &LogFilter) -> anyhow::Result<LogHandle> {
+    let style = match (format, AutoStream::choice(&io::stderr())) {
+        (Format::Json, _) => LineStyle::Json,
+        (Format::Text, ColorChoice::Never) => LineStyle::Plain,
+        (Format::Text, _) => LineStyle::Colour,
     };
-    let (writer, flush) = LogWriter::start(std::io::stderr())?;
-    let log = LogSubscriber { style, level: level.filter(), writer };
-    tracing::subscriber::set_global_default(log)?;
-    Ok(flush)
+    let (writer, guard, dropped) = output::start(io::stderr());
+    tracing::subscriber::set_global_default(subscriber(style, filter.parse()?, writer))?;
+    log_panics();
+    Ok(LogHandle { dropped, _guard: guard })
+}
+
+fn subscriber(style: LineStyle, filter: EnvFilter, writer: NonBlocking) -> impl Subscriber {
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(style)
+        .fmt_fields(style)
+        // Its own errors would be lines of another format.
+        .log_internal_errors(false)
+        .with_writer(writer);
+    Registry::default().with(lines.with_filter(filter))
+}
+
+impl LogFilter {
+    fn parse(&self) -> anyhow::Result<EnvFilter> {
+        match self {
+            Self::Level(level) => {
+                // Spans cost more than lines, so they are recorded on request only.
+                let text = format!("{},{SPAN_TARGET}=off", level.filter());
+                EnvFilter::builder().parse(text).context("the log level is invalid")
+            }
+            Self::Directives(text) => EnvFilter::builder()
+                .parse(text)
+                .with_context(|| format!("RUST_LOG is invalid: {text:?}")),
+        }
+    }
 }
 
 impl Level {
@@ -80,58 +134,26 @@ impl Level {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineStyle {
-    Plain,
-    Colour,
-    Json,
+/// The counter of a log without lines.
+#[cfg(test)]
+pub(crate) fn empty_log() -> LogHandle {
+    let (_, guard, dropped) = output::start(io::sink());
+    LogHandle { dropped, _guard: guard }
 }
 
-/// Writes a line for each event. There are no spans.
-#[derive(Debug)]
-struct LogSubscriber {
-    style: LineStyle,
-    level: LevelFilter,
-    writer: LogWriter,
-}
-
-thread_local! {
-    static FORMATTER: RefCell<LineFormatter> = const { RefCell::new(LineFormatter::new()) };
-}
-
-impl Subscriber for LogSubscriber {
-    fn register_callsite(&self, about: &'static Metadata<'static>) -> Interest {
-        if self.enabled(about) { Interest::always() } else { Interest::never() }
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.level)
-    }
-
-    fn enabled(&self, about: &Metadata<'_>) -> bool {
-        about.is_event() && *about.level() <= self.level
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        FORMATTER.with(|formatter| {
-            // An event from a value that logs while it is formatted is dropped.
-            if let Ok(mut formatter) = formatter.try_borrow_mut() {
-                self.writer.write(formatter.format(self.style, Timestamp::now(), event).as_bytes());
-            }
-        });
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
+/// Logs panics in place of the text that the standard library prints.
+fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let payload = panic.payload_as_str().unwrap_or("the panic has no message");
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = thread::current();
+        let thread = thread.name().unwrap_or_default();
+        tracing::error!(thread, location, "panicked: {payload}");
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            backtrace.to_string().lines().for_each(|line| tracing::error!("{line}"));
+        }
+    }));
 }
 
 #[cfg(test)]

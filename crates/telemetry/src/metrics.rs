@@ -4,8 +4,10 @@
 //! a lock or an allocation. `metrics/scrape.rs` encodes them.
 
 mod callers;
+mod exposition;
 mod held;
 mod histogram;
+mod process;
 mod quota;
 mod scrape;
 mod totals;
@@ -13,20 +15,25 @@ mod totals;
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use semel::{
     Event, EventKind, ObservedOutcome, ReplaySource, Run, Semel, StoreOperation,
     core::{Problem, Scope},
 };
 use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
-pub use self::totals::{LatencyCounts, StoreTotals, Totals};
+pub use self::{
+    exposition::Exposition,
+    totals::{LatencyCounts, StoreTotals, Totals},
+};
 use self::{held::HeldRecords, histogram::Histogram};
+use crate::log::DroppedLines;
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
 const SCOPES_MAX: usize = 1000;
@@ -57,6 +64,7 @@ pub struct Metrics {
     not_retained: AtomicU64,
     streams_reset: AtomicU64,
     memory: OnceLock<MemoryBudget>,
+    dropped_log_lines: OnceLock<DroppedLines>,
     connections: AtomicI64,
     streams: AtomicI64,
     tunnels: AtomicI64,
@@ -67,6 +75,13 @@ pub struct Metrics {
     key_sets: ArcSwap<Vec<Jwks>>,
     /// When the store was created, in seconds since 1970.
     store_created: AtomicI64,
+    started: Timestamp,
+    reloads: [AtomicU64; RELOADS.len()],
+    /// Whether the last reload was applied, and when the configuration in use was.
+    reload_applied: AtomicBool,
+    config_applied: AtomicI64,
+    /// When the certificate of the gateway expires, in seconds since 1970; zero without one.
+    certificate_not_after: AtomicI64,
 }
 
 /// What is counted for each scope.
@@ -242,6 +257,9 @@ const fn observed_number(would: ObservedOutcome) -> usize {
     }
 }
 
+/// Labels of the results of a reload.
+const RELOADS: [&str; 2] = ["applied", "refused"];
+
 /// Labels of store operations; see [`operation_number`].
 const OPERATIONS: [&str; 5] = ["claim", "renew", "record", "get", "upkeep"];
 
@@ -274,6 +292,7 @@ impl Metrics {
             not_retained: AtomicU64::new(0),
             streams_reset: AtomicU64::new(0),
             memory: OnceLock::new(),
+            dropped_log_lines: OnceLock::new(),
             connections: AtomicI64::new(0),
             streams: AtomicI64::new(0),
             tunnels: AtomicI64::new(0),
@@ -282,6 +301,11 @@ impl Metrics {
             caller_failures: Default::default(),
             key_sets: ArcSwap::default(),
             store_created: AtomicI64::new(0),
+            started: Timestamp::now(),
+            reloads: Default::default(),
+            reload_applied: AtomicBool::new(true),
+            config_applied: AtomicI64::new(Timestamp::now().as_second()),
+            certificate_not_after: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
         Arc::new(metrics)
@@ -294,6 +318,20 @@ impl Metrics {
         self.store_created.store(seconds, Ordering::Relaxed);
     }
 
+    /// Counts a reload of the configuration.
+    pub fn config_reloaded(&self, applied: bool) {
+        count(&self.reloads, usize::from(!applied));
+        self.reload_applied.store(applied, Ordering::Relaxed);
+        if applied {
+            self.config_applied.store(Timestamp::now().as_second(), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets when the certificate of the gateway expires, in seconds since 1970.
+    pub fn set_certificate_not_after(&self, seconds: i64) {
+        self.certificate_not_after.store(seconds, Ordering::Relaxed);
+    }
+
     /// Sets the keys that verify tokens.
     pub fn set_key_sets(&self, key_sets: Vec<Jwks>) {
         self.key_sets.store(Arc::new(key_sets));
@@ -302,6 +340,11 @@ impl Metrics {
     /// Sets the memory budget of bodies and answers.
     pub fn set_memory(&self, memory: MemoryBudget) {
         let _ = self.memory.set(memory);
+    }
+
+    /// Sets the counter of log lines that were dropped.
+    pub fn set_dropped_log_lines(&self, dropped: DroppedLines) {
+        let _ = self.dropped_log_lines.set(dropped);
     }
 
     /// Adds the scopes of a changed configuration. Those that are gone stay: a counter never falls.
@@ -360,11 +403,11 @@ impl Metrics {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The records that were held when they were last counted, each by its scope and the label of
-    /// its reason; and whether these are all.
+    /// The records that were held when they were last counted, each by its scope, the label of its
+    /// reason and its age; and whether these are all.
     pub(super) fn held<'a>(
         &self,
-        records: impl Iterator<Item = (&'a str, &'static str)>,
+        records: impl Iterator<Item = (&'a str, &'static str, Duration)>,
         complete: bool,
     ) {
         let scopes = self.scopes.load();
@@ -398,9 +441,9 @@ impl Metrics {
         self.api_auth_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All metrics in the Prometheus text format.
-    pub fn encode(self: &Arc<Self>, semel: &Semel) -> String {
-        scrape::encode(self, semel)
+    /// All metrics as text.
+    pub fn encode(self: &Arc<Self>, semel: &Semel, format: Exposition) -> String {
+        format.of_open_metrics(scrape::encode(self, semel))
     }
 
     /// Counts an event of the engine.
@@ -501,5 +544,7 @@ fn count(counters: &[AtomicU64], number: usize) {
     }
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

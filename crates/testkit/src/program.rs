@@ -232,7 +232,7 @@ impl ProgramLog {
 fn address_after(text: &str, line: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(text)?;
     let (_, rest) = rest.split_once("://")?;
-    rest.split([' ', '/', ',']).next()?.parse().ok()
+    rest.split([' ', '/', ',', '"']).next()?.parse().ok()
 }
 
 /// What a command returned.

@@ -5,15 +5,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version, request::Parts};
 use semel::{
     Deadline, EventKind, Semel,
     core::{Dialect, FingerprintRule, HostRule, Policy, RetryContext, Scope, canonical::Pointer},
 };
 
 use crate::{
-    Callers, Cors, DeadlineRule, KeyRule, LookupPath, RequestOutcome, RequestOutcomeKind,
+    Callers, Cors, DeadlineRule, IssuedKeys, KeyRule, LookupPath, RequestOutcome,
+    RequestOutcomeKind,
     body::Body,
+    caller::Identified,
     cors::{ResponseCors, preflighted_method},
     former::FormerIdentity,
     grpc,
@@ -72,6 +74,8 @@ pub(crate) struct LayerConfig {
     pub(crate) cors: Option<Arc<Cors>>,
     /// Where callers look up their operations.
     pub(crate) lookup: Option<LookupPath>,
+    /// The keys that the server issues.
+    pub(crate) issued_keys: Option<Arc<IssuedKeys>>,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
     /// How long an answer is read after its client has disconnected.
@@ -110,6 +114,7 @@ impl LayerConfig {
             replay_headers: ReplayHeaders::default(),
             cors: None,
             lookup: None,
+            issued_keys: None,
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
             docs: None,
@@ -127,6 +132,16 @@ impl LayerConfig {
     ) -> Result<Option<Deadline>, RequestRefusal> {
         let left = self.deadline.time_left(headers, now())?;
         Ok(left.map(|left| self.semel.deadline_in(left)))
+    }
+
+    /// The caller of a request that the layer answers itself.
+    pub(crate) async fn identify(&self, parts: &Parts) -> Result<Identified, RequestRefusal> {
+        let caller = self.callers.identify(parts);
+        if !matches!(&caller, Err(refusal) if refusal.waits_for_keys()) {
+            return caller;
+        }
+        self.callers.keys_refreshed().await;
+        self.callers.identify(parts)
     }
 
     /// Refuses a request before it reaches the engine.

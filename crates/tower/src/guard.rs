@@ -398,11 +398,17 @@ pub(crate) fn guarded(
     let subject = config.subject.of(parts, host.as_deref(), &decoded);
     let rule = config.fingerprint_for(from_body);
     let id = RecordId::new(config.scope.clone(), caller, key);
+    let former = config.former.ids(&id, parts);
+    let issued = config.issued_keys.as_ref().map(|keys| keys.verify(&id, &former, config::now()));
+    let issued = issued.transpose()?.flatten();
     let fingerprint = decoded.fingerprint(parts, host.as_deref(), rule)?;
     let policy = Arc::clone(config.policy_for(from_body, proven));
-    let former = config.former.ids(&id, parts);
     let mut operation = BeginRequest::new(id, fingerprint, policy);
     operation.former = former;
+    if let Some(issued) = issued {
+        operation.known_key_only = issued.is_expired;
+        operation.retention_min = issued.retention_min;
+    }
     operation.sender = ClientContext::sender_of(&parts.extensions);
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));

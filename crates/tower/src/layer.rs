@@ -15,7 +15,8 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, KeyRule, LookupPath, RecordContent,
+    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, IssuedKeys, KeyRule, LookupPath,
+    RecordContent,
     config::{LayerConfig, deprecation},
 };
 
@@ -313,6 +314,19 @@ impl IdempotencyLayer {
     /// In axum, use [`Router::layer`](axum::Router::layer), so that the path reaches this layer.
     pub fn lookup(self, path: LookupPath) -> Self {
         self.with(|config| config.lookup = Some(path))
+    }
+
+    /// Issues keys: the answer to `POST` under the path of [`IssuedKeys`] is 201 and a JSON
+    /// document with `token`, `scope` and `expires_at`. The client sends the token as the key of
+    /// one operation. A token of another caller, another scope or another server, an altered one,
+    /// and one whose first use comes after its expiry are refused with 422 `token-invalid`, before
+    /// the store is read. What is recorded under a token is replayed whatever its age.
+    ///
+    /// Callers that are [anonymous](Callers::anonymous) or a [host](Callers::host) alone get none.
+    ///
+    /// In axum, use [`Router::layer`](axum::Router::layer), so that the path reaches this layer.
+    pub fn issued_keys(self, keys: IssuedKeys) -> Self {
+        self.with(|config| config.issued_keys = Some(Arc::new(keys)))
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

@@ -432,7 +432,9 @@ mod guard;
 mod handler_signals;
 pub mod header;
 mod host;
+mod issued_key;
 mod key;
+mod key_issuer;
 mod layer;
 mod lookup;
 mod lookup_path;
@@ -478,6 +480,7 @@ pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuard
 pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
 pub use handler_signals::{CallBroken, EndsWithConnection, NeverReached, Streaming};
+pub use issued_key::{ISSUED_KEY_BYTES, IssuedKeys};
 pub use key::{KeyLocation, KeyRule};
 pub use layer::IdempotencyLayer;
 pub use lookup_path::{LookupPath, LookupPathError};

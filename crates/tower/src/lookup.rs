@@ -45,12 +45,7 @@ async fn look_up<B>(
 ) -> Result<Response<Body<B>>, RequestRefusal> {
     let segment = path.key_of(parts.uri.path()).unwrap_or_default();
     let (first, others) = keys(segment, config.key.locations())?;
-    let mut caller = config.callers.identify(parts);
-    if matches!(&caller, Err(refusal) if refusal.waits_for_keys()) {
-        config.callers.keys_refreshed().await;
-        caller = config.callers.identify(parts);
-    }
-    let Identified { caller, shared, .. } = caller?;
+    let Identified { caller, shared, .. } = config.identify(parts).await?;
     if shared {
         let detail = "callers that are anonymous or named by their host alone share their keys, so \
                       they cannot look up an operation";

@@ -13,7 +13,7 @@ use semel::{EventKind, Lease};
 use tower_service::Service;
 
 use crate::{
-    BoxError, LookupPath, ResponseCors,
+    BoxError, IssuedKeys, LookupPath, ResponseCors,
     body::Body,
     config::LayerConfig,
     future::ResponseFuture,
@@ -21,7 +21,7 @@ use crate::{
     guard::RequestGuard,
     header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
     key::{KeyLookup, KeyRequirement},
-    lookup, observe, preflighted_method,
+    key_issuer, lookup, observe, preflighted_method,
     refusal::RequestRefusal,
 };
 
@@ -46,25 +46,32 @@ impl<S> Idempotency<S> {
         self.config.response_cors(headers)
     }
 
-    /// Whether a request [looks an operation up](crate::IdempotencyLayer::lookup).
+    /// Whether a request [looks an operation up](crate::IdempotencyLayer::lookup) or asks for a
+    /// [key](crate::IdempotencyLayer::issued_keys).
     #[must_use]
-    pub fn is_lookup(&self, method: &Method, path: &str) -> bool {
-        self.lookup_path(method, path).is_some()
+    pub fn answers_path(&self, method: &Method, path: &str) -> bool {
+        self.lookup_path(method, path).is_some() || self.key_issuer(method, path).is_some()
     }
 
     /// Whether the layer answers a request without the service: a preflight, where it has a rule
-    /// for pages of other origins, or a look-up.
+    /// for pages of other origins, a look-up, or a request for a key.
     pub fn answers<B>(&self, request: &Request<B>) -> bool {
         let (method, headers) = (request.method(), request.headers());
         let is_preflight = || preflighted_method(method, headers).is_some();
         (self.config.cors().is_some() && is_preflight())
-            || self.is_lookup(method, request.uri().path())
+            || self.answers_path(method, request.uri().path())
     }
 
     /// The path of look-ups, if the request is one. An observing layer has none.
     fn lookup_path(&self, method: &Method, path: &str) -> Option<&LookupPath> {
         let lookup = self.config.lookup.as_ref().filter(|_| !self.config.observes());
         lookup.filter(|lookup| lookup.takes(method, path))
+    }
+
+    /// The issuer of keys, if a request asks for one.
+    fn key_issuer(&self, method: &Method, path: &str) -> Option<&Arc<IssuedKeys>> {
+        let keys = self.config.issued_keys.as_ref()?;
+        (*method == Method::POST && keys.is_path(path)).then_some(keys)
     }
 
     /// The guarded service, mutable.
@@ -123,6 +130,12 @@ impl<S> Idempotency<S> {
             let (config, path) = (Arc::clone(&self.config), path.clone());
             let (parts, _) = request.into_parts();
             let answer = async move { Ok(lookup::respond(config, path, parts).await) };
+            return ResponseFuture::guarded(Box::pin(answer));
+        }
+        if let Some(keys) = self.key_issuer(request.method(), request.uri().path()) {
+            let (config, keys) = (Arc::clone(&self.config), Arc::clone(keys));
+            let (parts, _) = request.into_parts();
+            let answer = async move { Ok(key_issuer::respond(config, keys, parts).await) };
             return ResponseFuture::guarded(Box::pin(answer));
         }
         let version = request.version();

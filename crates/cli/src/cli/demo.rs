@@ -11,8 +11,8 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
+use super::output::is_stdout_coloured;
 use crate::demo::{self, Narrator, NarratorStyle};
-use semel_telemetry::is_colourful;
 
 /// Arguments of `semel demo`.
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ async fn show(args: Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
     // Colours and pauses are for a terminal only.
     let paced = out.is_terminal() && !args.once;
-    let style = NarratorStyle { coloured: is_colourful(&out), paced };
+    let style = NarratorStyle { coloured: is_stdout_coloured(), paced };
     let mut narrator = Narrator::new(&mut out, style);
     let run = select! {
         run = demo::run_demo(&mut narrator, args.port) => run?,

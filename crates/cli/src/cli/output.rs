@@ -2,12 +2,14 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
+use anstream::{AutoStream, ColorChoice};
+use anstyle::AnsiColor;
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
 use terminal_size::{Width, terminal_size_of};
 
-use semel_telemetry::{escape, is_colourful};
+use semel_telemetry::escape;
 
 /// Standard output: a terminal, a pipe or a file.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,35 @@ pub(super) struct Output {
     /// Number of columns of the terminal; `None` if there is no terminal.
     pub(super) width: Option<usize>,
     colour: bool,
+}
+
+/// When to write in colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum ColorMode {
+    /// On a terminal, unless the environment says otherwise
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+impl ColorMode {
+    /// Applies it to this process.
+    pub(super) fn set(self) {
+        let choice = match self {
+            Self::Auto => ColorChoice::Auto,
+            Self::Always => ColorChoice::Always,
+            Self::Never => ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}
+
+/// Whether standard output is written in colours.
+pub(super) fn is_stdout_coloured() -> bool {
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
 /// The style of a text.
@@ -32,7 +63,7 @@ pub(super) enum Style {
 impl Output {
     pub(super) fn new(json: bool) -> Self {
         let width = terminal_size_of(io::stdout()).map(|(Width(columns), _)| columns.into());
-        Self { json, width, colour: is_colourful(&io::stdout()) }
+        Self { json, width, colour: is_stdout_coloured() }
     }
 
     /// Without colours and without a width limit.
@@ -42,15 +73,16 @@ impl Output {
 
     /// Text in its colour, if there are colours.
     pub(super) fn paint(self, tone: Style, text: &str) -> String {
-        let code = match tone {
-            Style::Plain => return text.to_owned(),
-            Style::Strong => "1",
-            Style::Faint => "2",
-            Style::Good => "32",
-            Style::Bad => "31",
-            Style::Busy => "33",
+        let style = match tone {
+            _ if !self.colour => return text.to_owned(),
+            Style::Plain => anstyle::Style::new(),
+            Style::Strong => anstyle::Style::new().bold(),
+            Style::Faint => anstyle::Style::new().dimmed(),
+            Style::Good => AnsiColor::Green.on_default(),
+            Style::Bad => AnsiColor::Red.on_default(),
+            Style::Busy => AnsiColor::Yellow.on_default(),
         };
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        format!("{style}{text}{style:#}")
     }
 
     /// A state in its colour.

@@ -1,5 +1,5 @@
 //! `semel serve`. Runs the gateway and the API listener.
-#![allow(clippy::print_stderr, reason = "the banner goes to stderr")]
+#![allow(clippy::print_stderr, reason = "in text format the banner goes to stderr")]
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::app::{Server, Signals};
 use crate::route_identity::IdentityChanged;
 use semel_admin::audit::Approver;
 use semel_config::{Config, Overrides};
-use semel_telemetry::log;
+use semel_telemetry::log::{self, LogFilter, LogHandle};
 
 /// Arguments of `semel serve`.
 #[derive(Debug, clap::Args)]
@@ -30,18 +30,34 @@ pub(super) struct Args {
     /// Log format
     #[arg(long, value_enum, default_value_t)]
     log: log::Format,
-    /// Minimum level of log lines
-    #[arg(long, value_enum, default_value_t)]
-    log_level: log::Level,
+    /// Minimum level of log lines [default: the directives in `RUST_LOG`, or info]
+    #[arg(long, value_enum)]
+    log_level: Option<log::Level>,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { config: file, overrides, accept_identity_change, operator, log, log_level } = args;
-    let config = match super::config::load(file.as_deref(), &overrides) {
-        Ok(config) => config,
-        Err(code) => return Ok(code),
+    let filter = match (args.log_level, super::config::env("RUST_LOG")) {
+        (Some(level), _) => LogFilter::Level(level),
+        (None, Some(directives)) if !directives.is_empty() => LogFilter::Directives(directives),
+        (None, _) => LogFilter::Level(log::Level::Info),
     };
-    let _flush = log::init(log, log_level)?;
+    let format = args.log;
+    let log = log::init(format, &filter)?;
+    serve(args, &log).or_else(|error| match format {
+        log::Format::Text => Err(error),
+        log::Format::Json => {
+            tracing::error!("{error:#}");
+            Ok(ExitCode::FAILURE)
+        }
+    })
+}
+
+fn serve(args: Args, log: &LogHandle) -> anyhow::Result<ExitCode> {
+    let Args { config: file, overrides, accept_identity_change, operator, log: format, .. } = args;
+    let config = match Config::load(file.as_deref(), &overrides, &super::config::env) {
+        Ok(config) => config,
+        Err(error) => return Ok(refuse_config(format, &error.to_string())),
+    };
     let load = Arc::new(move || {
         let config = Config::load(file.as_deref(), &overrides, &super::config::env);
         config.map_err(|error| error.to_string())
@@ -57,28 +73,49 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let server = match crate::app::start(config, load, approver).await {
             Ok(server) => server,
             Err(error) if error.is::<IdentityChanged>() => {
-                eprintln!("{error}");
-                return Ok(ExitCode::from(EXIT_BAD_CONFIG));
+                return Ok(refuse_config(format, &error.to_string()));
             }
             Err(error) => return Err(error),
         };
-        print_banner(&server, &guarded, upstream.as_deref(), tls);
+        server.export_dropped_lines(log.dropped_lines());
+        print_banner(&server, &guarded, upstream.as_deref(), tls, format);
         server.run_until_stop(&mut signals).await;
         Ok(server.drain(&mut signals).await)
     })
 }
 
-/// Prints the listen addresses and the guarded routes.
-fn print_banner(server: &Server, guarded: &[String], upstream: Option<&str>, tls: bool) {
+/// Reports an invalid configuration, which may take several lines.
+fn refuse_config(format: log::Format, error: &str) -> ExitCode {
+    match format {
+        log::Format::Text => eprintln!("{error}"),
+        log::Format::Json => error
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .for_each(|line| tracing::error!("{line}")),
+    }
+    ExitCode::from(EXIT_BAD_CONFIG)
+}
+
+/// Prints the listen addresses and the guarded routes. A log in JSON has them as lines.
+fn print_banner(
+    server: &Server,
+    guarded: &[String],
+    upstream: Option<&str>,
+    tls: bool,
+    format: log::Format,
+) {
+    let print = |line: String| match format {
+        log::Format::Text => eprintln!("{line}"),
+        log::Format::Json => tracing::info!("{line}"),
+    };
     let scheme = if tls { "https" } else { "http" };
     let addresses = server.gateway.iter().flat_map(|gateway| gateway.addresses());
     for address in addresses {
-        eprintln!("listening on {scheme}://{address} in front of {}", upstream.unwrap_or_default());
+        let upstream = upstream.unwrap_or_default();
+        print(format!("listening on {scheme}://{address} in front of {upstream}"));
     }
     if let Some(api) = &server.api {
-        eprintln!("api on http://{}", api.address);
+        print(format!("api on http://{}", api.address));
     }
-    for line in guarded {
-        eprintln!("{line}");
-    }
+    guarded.iter().cloned().for_each(print);
 }

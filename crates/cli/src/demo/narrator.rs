@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use anstyle::{AnsiColor, Style};
 use tokio::time::sleep;
 
 use super::{act::Paid, client::AttemptResult};
@@ -82,13 +83,14 @@ impl<'a> Narrator<'a> {
     }
 
     pub(super) fn paint(&self, paint: TextColor, text: &str) -> String {
-        let code = match paint {
-            TextColor::Bold => 1,
-            TextColor::Dim => 2,
-            TextColor::Red => 31,
-            TextColor::Green => 32,
+        let style = match paint {
+            _ if !self.style.coloured => return text.to_owned(),
+            TextColor::Bold => Style::new().bold(),
+            TextColor::Dim => Style::new().dimmed(),
+            TextColor::Red => AnsiColor::Red.on_default(),
+            TextColor::Green => AnsiColor::Green.on_default(),
         };
-        if self.style.coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        format!("{style}{text}{style:#}")
     }
 }
 

@@ -207,6 +207,9 @@ async fn a_log_line_tells_what_became_of_a_request_and_no_secret() {
     let headers = request.headers_mut();
     headers.insert("authorization", "Bearer sk_live_42".parse().unwrap());
     headers.insert("cookie", "sid=c00kie".parse().unwrap());
+    headers.insert("x-request-id", "req-17".parse().unwrap());
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    headers.insert("traceparent", format!("00-{trace}-b7ad6b7169203331-01").parse().unwrap());
     *request.uri_mut() = "/charges?token=qu3ry".parse().unwrap();
     gateway.send(request).await;
     story(&upstream, &gateway, &gate).await;
@@ -239,7 +242,15 @@ async fn a_log_line_tells_what_became_of_a_request_and_no_secret() {
     );
     assert_eq!(ran["fence"], upstream.requests_with_key("one")[0].fence());
     assert_eq!(ran["caller"], "anonymous");
-    assert_ne!(of("secret")[0]["caller"], "anonymous");
+    let origin = &of("secret")[0];
+    assert_ne!(origin["caller"], "anonymous");
+    assert_eq!(
+        (&origin["client"], &origin["request_id"], &origin["trace_id"]),
+        (&json!("127.0.0.1"), &json!("req-17"), &json!(trace))
+    );
+    for line in gateway.log_lines() {
+        assert!(serde_json::from_str::<Value>(&line).is_ok_and(|line| line.is_object()), "{line}");
+    }
     let log = gateway.log_lines().join("\n");
     for secret in ["sk_live_42", "c00kie", "qu3ry", "4242424242424242", "amount"] {
         assert!(!log.contains(secret), "{secret}: {log}");

@@ -116,7 +116,7 @@ async fn an_observed_request_is_not_executed_again_when_the_route_guards() {
 }
 
 /// The same setup with this secret, and the former one.
-fn with_secrets(base: &Setup, now: &str, before: Option<&str>) -> Setup {
+pub(crate) fn with_secrets(base: &Setup, now: &str, before: Option<&str>) -> Setup {
     let head = base.text();
     let head = head.split("[gateway]").next().unwrap().replace("secret_env = \"SEMEL_SECRET\"", "");
     let before = before.map(|name| format!("secret_before_env = \"{name}\"\n"));

@@ -53,6 +53,25 @@ async fn a_bad_configuration_is_refused_with_every_mistake_and_its_place() {
 }
 
 #[tokio::test]
+async fn a_log_in_json_has_the_reasons_for_a_refusal_as_lines() {
+    let bad = Setup::new("http://127.0.0.1:1").defaults("retenion = \"1h\"");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let blocked = Setup::new("http://127.0.0.1:1").argument("--listen").argument(&address);
+    for (setup, code, word) in
+        [(bad, 64, "did you mean `retention`"), (blocked, 1, "cannot listen on")]
+    {
+        let gateway: Gateway = setup.argument("--log=json").spawn();
+        assert_eq!(gateway.wait_for_exit().await.code(), Some(code));
+        gateway.wait_for_log(word).await;
+        for line in gateway.log_lines() {
+            let line: serde_json::Value = serde_json::from_str(&line).expect(&line);
+            assert!(line["message"].is_string(), "{line}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

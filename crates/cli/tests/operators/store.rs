@@ -77,6 +77,8 @@ fn a_listing_is_a_table_and_says_where_to_go_on() {
     let about = "gateway-1  upstream answered 503  POST api.example.com/v1/charges";
     assert!(held.ends_with(about), "{table}");
     assert!(!table.contains('\x1b'), "no colours without a terminal");
+    let coloured = harness.run(&["list", "--color", "always"]).assert_exit(0).stdout.clone();
+    assert!(coloured.contains("\x1b[31mheld"), "{coloured}");
 
     let (mut words, mut found) = (vec!["list".to_owned(), "--limit".into(), "1".into()], 0);
     for _ in 0..10 {

@@ -27,6 +27,7 @@ pub struct Plan {
     pub(super) store_timeout: Duration,
     pub(super) watched: bool,
     pub(super) deadline: Option<ProcessTime>,
+    pub(super) known_key_only: bool,
 }
 
 impl Plan {
@@ -42,7 +43,23 @@ impl Plan {
             store_timeout: policy.store_timeout,
             watched: false,
             deadline: None,
+            known_key_only: false,
         }
+    }
+
+    /// The same plan for a request whose key must not be used for the first time, because the
+    /// server issued it and it has expired. A first use is refused with `token-invalid`; what is
+    /// known under the key is answered as ever.
+    #[must_use]
+    pub const fn with_known_key_only(mut self, known_key_only: bool) -> Self {
+        self.known_key_only = known_key_only;
+        self
+    }
+
+    /// Whether the key must not be used for the first time.
+    #[must_use]
+    pub const fn is_known_key_only(&self) -> bool {
+        self.known_key_only
     }
 
     /// The same plan for a driver that watches the record once for all who wait for it: it reports

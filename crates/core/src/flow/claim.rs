@@ -47,6 +47,11 @@ impl Flow {
             let reply = Reply::Problem(Problem::DeadlineExceeded);
             return self.record(grant.fence, not_sent(), reply, now);
         }
+        // The record was absent or forgotten, or its retention passed after the driver read it.
+        if self.plan.known_key_only && grant.attempt == 1 {
+            let reply = Reply::Problem(Problem::TokenInvalid);
+            return self.record(grant.fence, not_sent(), reply, now);
+        }
         if now < requested_at.after(self.plan.lease_relied_on()) {
             self.next_tick = Some(requested_at.after(self.plan.lease / 3));
             self.phase = FlowPhase::Executing { grant, renewal_sent_at: None };
@@ -153,6 +158,11 @@ impl Flow {
             return self.answer_unclaimed(reply, may_be_granted, now);
         }
         match self.plan.on_store_down {
+            // Without the store nothing proves an earlier use of the key.
+            OnStoreDown::Pass if self.plan.known_key_only => {
+                let reply = Reply::Problem(Problem::StoreUnavailable);
+                self.answer_unclaimed(reply, may_be_granted, now)
+            }
             OnStoreDown::Reject => {
                 let reply = Reply::Problem(Problem::StoreUnavailable);
                 self.answer_unclaimed(reply, may_be_granted, now)

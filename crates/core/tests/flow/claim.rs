@@ -308,3 +308,35 @@ fn a_client_whose_unconfirmed_claim_was_held_learns_that_nothing_ran() {
     assert_eq!(flow.on_seen(None, at(31_001)), problem(Problem::OutcomeUnknown));
     assert!(flow.is_done());
 }
+
+#[test]
+fn a_first_use_of_a_key_that_must_be_known_is_given_back_and_refused() {
+    let plan = plan(&policy()).with_known_key_only(true);
+    let (mut flow, step) = Flow::begin(plan, at(0));
+    assert_eq!(step, Action::Claim);
+    let step = flow.on_claimed(Claimed::Granted(GRANT), at(0));
+    let Action::Record(fence, finish) = step else { panic!("{step:?}") };
+    assert_eq!(fence, GRANT.fence);
+    assert_eq!(finish, Finish::release(Release::NotSent, Reason::NotSent));
+    assert_eq!(flow.on_recorded(Fenced::Applied, at(1)), problem(Problem::TokenInvalid));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_known_key_runs_again_and_replays_as_ever() {
+    let plan = plan(&policy()).with_known_key_only(true);
+    let again = Grant::new(GRANT.fence, 2);
+    let (mut flow, _) = Flow::begin(plan, at(0));
+    assert_eq!(flow.on_claimed(Claimed::Granted(again), at(0)), Action::Execute(again));
+    let (mut flow, _) = Flow::begin(plan, at(0));
+    let completed = Occupied::Completed { answer: answer(), expires_in: LEASE };
+    let step = flow.on_claimed(Claimed::Occupied(completed), at(0));
+    assert_eq!(step, Action::Reply(Reply::Replayed(answer())));
+}
+
+#[test]
+fn a_key_that_must_be_known_does_not_pass_an_unavailable_store() {
+    let plan = plan(&passing()).with_known_key_only(true);
+    let (mut flow, _) = Flow::begin(plan, at(0));
+    assert_eq!(flow.on_store_away(at(0)), problem(Problem::StoreUnavailable));
+}

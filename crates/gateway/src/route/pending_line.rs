@@ -1,12 +1,17 @@
 //! The log line of a request in progress: written when the response is ready, or when the client
 //! disconnects before that.
 
-use http::{HeaderValue, Method, Request, Response, Uri};
+use std::net::IpAddr;
+
+use http::{HeaderName, HeaderValue, Method, Request, Response, Uri};
 use semel::core::Scope;
 use semel_tower::{KeyLocation, RequestOutcome};
 use tokio::time::Instant;
 
-use semel_telemetry::log::RequestLine;
+use semel_telemetry::log::{RequestLine, RequestOrigin, trace_id_of};
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Data of a request for its log line.
 #[derive(Debug)]
@@ -16,12 +21,20 @@ pub(crate) struct PendingLine {
     scope: Scope,
     /// As the client sent it.
     key: Option<HeaderValue>,
+    client: IpAddr,
+    request_id: Option<HeaderValue>,
+    traceparent: Option<HeaderValue>,
     begun: Instant,
     finished: bool,
 }
 
 impl PendingLine {
-    pub(crate) fn new<B>(request: &Request<B>, scope: &Scope, keys: &[KeyLocation]) -> Self {
+    pub(crate) fn new<B>(
+        request: &Request<B>,
+        client: IpAddr,
+        scope: &Scope,
+        keys: &[KeyLocation],
+    ) -> Self {
         let key = |source: &KeyLocation| match source {
             KeyLocation::Header(name) => request.headers().get(name).cloned(),
             KeyLocation::Json(_) | KeyLocation::CloudEvent => None,
@@ -31,6 +44,9 @@ impl PendingLine {
             uri: request.uri().clone(),
             scope: scope.clone(),
             key: keys.iter().find_map(key),
+            client,
+            request_id: request.headers().get(X_REQUEST_ID).cloned(),
+            traceparent: request.headers().get(TRACEPARENT).cloned(),
             begun: Instant::now(),
             finished: false,
         }
@@ -42,7 +58,8 @@ impl PendingLine {
         let Some(served) = response.extensions().get::<RequestOutcome>() else { return };
         let (method, path, took) = (self.method.as_str(), self.uri.path(), self.begun.elapsed());
         let status = response.status().as_u16();
-        let mut line = RequestLine::of(method, path, self.scope.as_str(), served, status, took);
+        let scope = self.scope.as_str();
+        let mut line = RequestLine::of(method, path, scope, served, status, took, self.origin());
         // A request that was refused before it had a record is found by the key that the client
         // sent.
         if let (None, Some(key)) = (&served.id, &self.key) {
@@ -50,6 +67,18 @@ impl PendingLine {
         }
         line.log();
     }
+
+    fn origin(&self) -> RequestOrigin<'_> {
+        RequestOrigin {
+            client: Some(self.client),
+            request_id: as_text(self.request_id.as_ref()),
+            trace_id: as_text(self.traceparent.as_ref()).and_then(trace_id_of),
+        }
+    }
+}
+
+fn as_text(value: Option<&HeaderValue>) -> Option<&str> {
+    value?.to_str().ok()
 }
 
 impl Drop for PendingLine {
@@ -57,6 +86,7 @@ impl Drop for PendingLine {
         let key = self.key.as_ref().filter(|_| !self.finished);
         let Some(key) = key.and_then(|key| key.to_str().ok()) else { return };
         let (method, path) = (self.method.as_str(), self.uri.path());
-        RequestLine::gone(method, path, self.scope.as_str(), key, self.begun.elapsed()).log();
+        let (scope, took) = (self.scope.as_str(), self.begun.elapsed());
+        RequestLine::gone(method, path, scope, key, took, self.origin()).log();
     }
 }

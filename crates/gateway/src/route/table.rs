@@ -1,6 +1,6 @@
 //! The routes of a configuration, built for one worker.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -44,6 +44,8 @@ use semel_telemetry::{
 #[derive(Debug)]
 pub(crate) struct RouteTable {
     routes: Vec<RouteEntry>,
+    /// Whether any route issues keys.
+    issues_keys: bool,
     strict: StrictRoutes,
     /// Throttles the log line for requests refused for a second reading.
     second_readings: LogThrottle,
@@ -90,10 +92,10 @@ impl RouteHandler {
         }
     }
 
-    /// Whether a request looks an operation of the route up.
-    fn is_lookup(&self, method: &Method, path: &str) -> bool {
+    /// Whether a request looks an operation of the route up, or asks for a key of the route.
+    fn answers_path(&self, method: &Method, path: &str) -> bool {
         match self {
-            Self::Guarded { service, .. } => service.is_lookup(method, path),
+            Self::Guarded { service, .. } => service.answers_path(method, path),
             Self::Unguarded(_) => false,
         }
     }
@@ -161,6 +163,7 @@ impl RouteTable {
         };
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
+            issues_keys: config.routes.iter().any(semel_config::Route::issues_keys),
             strict: StrictRoutes::new(config, upstream),
             second_readings: LogThrottle::default(),
             fallback: forward(upstream, None, &[])?,
@@ -180,8 +183,8 @@ impl RouteTable {
         mut request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
     ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
-        let client = self.client(&mut request, peer);
-        let kind = self.dispatch(request, peer, client);
+        let (client, address) = self.client(&mut request, peer);
+        let kind = self.dispatch(request, peer, client, address);
         async move {
             match kind {
                 ResponseKind::Refused(response) => (*response).map(Either::Right),
@@ -211,18 +214,23 @@ impl RouteTable {
         self.metrics.malformed();
     }
 
-    /// The client that sent a request, with the shares of its address, be it behind a proxy. From a
-    /// peer that is not trusted, the headers of a proxy are removed.
-    fn client(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> ClientContext {
+    /// The client that sent a request, with the shares of its address, and that address, be it
+    /// behind a proxy. From a peer that is not trusted, the headers of a proxy are removed.
+    fn client(
+        &self,
+        request: &mut Request<ClientBody>,
+        peer: &ClientPeer,
+    ) -> (ClientContext, IpAddr) {
         if self.proxies.excludes(peer.address) {
             headers::remove_forwarded(request.headers_mut());
         }
         let mut context = peer.context();
-        if let Some(client) = self.proxies.client(peer.address, request.headers()) {
+        let client = self.proxies.client(peer.address, request.headers());
+        if let Some(client) = client {
             context.sender = context.sender.with_address(client);
             context.memory = Some(peer.memory.of_address(client));
         }
-        context
+        (context, client.unwrap_or(peer.address))
     }
 
     fn dispatch(
@@ -230,6 +238,7 @@ impl RouteTable {
         request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
         client: ClientContext,
+        address: IpAddr,
     ) -> ResponseKind {
         let allows_trace = *request.method() == Method::TRACE && self.allows_trace(&request);
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
@@ -263,7 +272,7 @@ impl RouteTable {
                 if !is_guarded && !is_answered {
                     self.metrics.unguarded(UnguardedReason::Method);
                 }
-                let line = Box::new(PendingLine::new(&request, scope, keys));
+                let line = Box::new(PendingLine::new(&request, address, scope, keys));
                 let guards = is_guarded && *mode == Mode::Guard;
                 // A request that may have a key is read before it is handled.
                 let may_have_key = || keys.iter().any(|key| key.may_be_in(request.headers()));
@@ -302,20 +311,25 @@ impl RouteTable {
     }
 
     /// The route whose guard answers a request itself: a preflight of the request that it would
-    /// take, or a look-up.
+    /// take, a look-up, or a request for a key.
     fn find_answering(&self, request: &Request<ClientBody>) -> Option<&RouteHandler> {
         let preflighted = preflighted_method(request.method(), request.headers());
-        if preflighted.is_none() && *request.method() != Method::GET {
+        let may_answer = match *request.method() {
+            Method::GET => true,
+            Method::POST => self.issues_keys,
+            _ => preflighted.is_some(),
+        };
+        if !may_answer {
             return None;
         }
         let method = preflighted.as_ref().unwrap_or(request.method());
         let (host, path) = (host_of(request), request.uri().path());
-        let looks_up = |route: &&RouteEntry| {
-            route.matches.takes_host(host) && route.handler.is_lookup(method, path)
+        let answers_path = |route: &&RouteEntry| {
+            route.matches.takes_host(host) && route.handler.answers_path(method, path)
         };
         let normal = normal_path(path);
         let taken = || self.routes.iter().find(|one| one.matches.takes(method, host, &normal));
-        let route = self.routes.iter().find(looks_up).or_else(taken)?;
+        let route = self.routes.iter().find(answers_path).or_else(taken)?;
         let RouteHandler::Guarded { service, .. } = &route.handler else { return None };
         service.answers(request).then_some(&route.handler)
     }
@@ -509,6 +523,13 @@ fn build_layer(
     }
     if let Some(path) = &guard.lookup {
         layer = layer.lookup(path.clone());
+    }
+    if let Some(keys) = &guard.issued_keys {
+        let mut rule = keys.rule(&context.secrets.current);
+        if let Some(former) = &context.secrets.former {
+            rule = rule.former_secret(&former.secret, guard.records_until(former.since));
+        }
+        layer = layer.issued_keys(rule);
     }
     if guard.keep_under_body_keys {
         layer = layer.keep_under_body_keys();

@@ -235,6 +235,9 @@ impl Driver {
                 }
             }
         }
+        if let Some(refused) = self.check_known_key().await {
+            return refused;
+        }
         if let Some(refused) = self.check_quota().await {
             return refused;
         }
@@ -250,6 +253,27 @@ impl Driver {
                 self.flow.on_claimed(claimed, self.shared.clock.now())
             }
             Err(error) => self.claim_failed(&error),
+        }
+    }
+
+    /// Refuses the first use of a key that must be known, without a write.
+    async fn check_known_key(&mut self) -> Option<Action> {
+        if self.replied || !self.plan.is_known_key_only() {
+            return None;
+        }
+        match self.get(&self.claim.id).await {
+            Ok(seen) if flow::would_begin(seen.as_ref()) => {
+                Some(self.unclaimed(Reply::Problem(Problem::TokenInvalid)))
+            }
+            Ok(_) => {
+                self.asked = self.shared.clock.now();
+                None
+            }
+            // A failed read has claimed nothing.
+            Err(error) => {
+                let error = StoreError::new(error.kind(), "the record could not be looked up");
+                Some(self.claim_failed(&error))
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The line for one guarded request.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use semel::core::{Problem, RecordId};
 use semel_tower::{RequestOutcome, RequestOutcomeKind};
@@ -29,6 +29,31 @@ pub struct RequestLine<'a> {
     pub status: Option<u16>,
     /// How long it took until the answer began.
     pub took: Duration,
+    /// Who sent it, and how its other systems name it.
+    pub origin: RequestOrigin<'a>,
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestOrigin<'a> {
+    /// The client's address: the peer's, or what a trusted proxy says.
+    pub client: Option<IpAddr>,
+    /// Its `X-Request-Id`.
+    pub request_id: Option<&'a str>,
+    /// The trace id of its `traceparent`.
+    pub trace_id: Option<&'a str>,
+}
+
+/// The trace id of a `traceparent` (W3C Trace Context), if that is valid.
+pub fn trace_id_of(traceparent: &str) -> Option<&str> {
+    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let mut parts = traceparent.split('-');
+    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_valid = (version.len(), trace.len(), parent.len()) == (2, 32, 16)
+        && [version, trace, parent].into_iter().all(is_hex)
+        && version != "ff"
+        && trace.bytes().any(|byte| byte != b'0');
+    is_valid.then_some(trace)
 }
 
 impl<'a> RequestLine<'a> {
@@ -40,6 +65,7 @@ impl<'a> RequestLine<'a> {
         served: &'a RequestOutcome,
         status: u16,
         took: Duration,
+        origin: RequestOrigin<'a>,
     ) -> Self {
         let (key, caller) =
             served.id.as_ref().map_or(("", ""), |RecordId { key, caller, .. }| {
@@ -57,6 +83,7 @@ impl<'a> RequestLine<'a> {
             attempt: lease.map(|lease| lease.attempt()),
             status: Some(status),
             took,
+            origin,
         }
     }
 
@@ -67,16 +94,18 @@ impl<'a> RequestLine<'a> {
         scope: &'a str,
         key: &'a str,
         took: Duration,
+        origin: RequestOrigin<'a>,
     ) -> Self {
         let (caller, outcome) = ("", "client-gone");
         let (fence, attempt, status) = (None, None, None);
-        Self { method, path, scope, key, caller, outcome, fence, attempt, status, took }
+        Self { method, path, scope, key, caller, outcome, fence, attempt, status, took, origin }
     }
 
     /// Writes it.
     pub fn log(&self) {
-        let Self { method, path, scope, key, caller, outcome, fence, attempt, status, took } =
-            *self;
+        let Self { method, path, scope, key, caller, outcome, .. } = *self;
+        let Self { fence, attempt, status, took, origin, .. } = *self;
+        let RequestOrigin { client, request_id, trace_id } = origin;
         let took_ms = took.as_secs_f64() * 1000.0;
         macro_rules! line {
             ($level:ident) => {
@@ -84,6 +113,8 @@ impl<'a> RequestLine<'a> {
                     target: "semel::request",
                     tracing::Level::$level,
                     method, path, scope, key, caller, outcome, fence, attempt, status, took_ms,
+                    client = client.map(|client| client.to_string()),
+                    request_id, trace_id,
                     "request"
                 )
             };

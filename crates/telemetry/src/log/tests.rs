@@ -1,7 +1,12 @@
 //! Lines as they come out.
 
-use std::{io, sync::Mutex, time::Duration};
+use std::{
+    io,
+    sync::{Mutex, mpsc},
+    time::Duration,
+};
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::*;
@@ -24,9 +29,10 @@ impl io::Write for Out {
 /// The lines of what is logged meanwhile.
 fn logged(style: LineStyle, level: Level, act: impl FnOnce()) -> Vec<String> {
     let out = Out::default();
-    let (writer, flush) = LogWriter::start(out.clone()).unwrap();
-    tracing::subscriber::with_default(LogSubscriber { style, level: level.filter(), writer }, act);
-    drop(flush);
+    let (writer, guard, _) = output::start(out.clone());
+    let filter = LogFilter::Level(level).parse().unwrap();
+    tracing::subscriber::with_default(subscriber(style, filter, writer), act);
+    drop(guard);
     let bytes = out.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
 }
@@ -42,6 +48,7 @@ const LINE: RequestLine<'static> = RequestLine {
     attempt: Some(1),
     status: Some(201),
     took: Duration::from_micros(1234),
+    origin: RequestOrigin { client: None, request_id: None, trace_id: None },
 };
 
 #[test]
@@ -117,4 +124,100 @@ fn words_come_first_and_other_values_are_quoted() {
     let coloured = logged(LineStyle::Colour, Level::Error, act);
     assert!(coloured[0].contains("\x1b[31mERROR\x1b[0m the store"), "{coloured:?}");
     assert!(logged(LineStyle::Plain, Level::Off, act).is_empty());
+}
+
+#[test]
+fn a_line_has_the_origin_of_the_request() {
+    let origin = RequestOrigin {
+        client: Some([192, 0, 2, 7].into()),
+        request_id: Some("req 1"),
+        trace_id: trace_id_of("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    };
+    let lines = logged(LineStyle::Plain, Level::Info, || RequestLine { origin, ..LINE }.log());
+    let end = " took_ms=1.234 client=192.0.2.7 request_id=\"req 1\" \
+               trace_id=0af7651916cd43dd8448eb211c80319c";
+    assert!(lines[0].ends_with(end), "{}", lines[0]);
+    for invalid in ["", "00-0-1-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
+        assert_eq!(trace_id_of(invalid), None, "{invalid}");
+    }
+}
+
+#[test]
+fn a_line_has_the_fields_of_its_spans() {
+    let act = || {
+        let span = tracing::info_span!("request", key = "a=b", fence = tracing::field::Empty);
+        let _entered = span.enter();
+        span.record("fence", 7);
+        tracing::info!(records = 2, "swept");
+    };
+    let lines = logged(LineStyle::Plain, Level::Info, act);
+    assert!(lines[0].ends_with(r#" swept records=2 key="a=b"  fence=7"#), "{}", lines[0]);
+    let lines = logged(LineStyle::Json, Level::Info, act);
+    let line: Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!((&line["key"], &line["fence"]), (&"a=b".into(), &7.into()));
+}
+
+#[test]
+fn a_long_value_is_cut() {
+    let path = "é\n".repeat(4096);
+    let lines = logged(LineStyle::Json, Level::Info, || RequestLine { path: &path, ..LINE }.log());
+    let line: Value = serde_json::from_str(&lines[0]).unwrap();
+    let shown = line["path"].as_str().unwrap();
+    assert!(shown.ends_with('…') && path.starts_with(shown.trim_end_matches('…')), "{shown}");
+    assert!((2000..=2051).contains(&shown.len()), "{}", shown.len());
+}
+
+#[test]
+fn directives_choose_lines_by_their_target() {
+    let directives = |text: &str| LogFilter::Directives(text.to_owned()).parse();
+    let out = Out::default();
+    let (writer, guard, _) = output::start(out.clone());
+    let filter = directives("error,semel::request=info").unwrap();
+    tracing::subscriber::with_default(subscriber(LineStyle::Plain, filter, writer), || {
+        tracing::info!("not logged");
+        LINE.log();
+    });
+    drop(guard);
+    let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let error = directives("semel=loud").unwrap_err();
+    assert_eq!(error.to_string(), "RUST_LOG is invalid: \"semel=loud\"");
+}
+
+/// A reader that reads on demand.
+struct SlowReader {
+    turns: mpsc::Receiver<()>,
+    out: Out,
+}
+
+impl io::Write for SlowReader {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.turns.recv();
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_slow_reader_blocks_no_line_and_dropped_lines_are_counted_and_logged() {
+    let ((turn, turns), out) = (mpsc::channel(), Out::default());
+    let (writer, guard, dropped) = output::start(SlowReader { turns, out: out.clone() });
+    let filter = LogFilter::Level(Level::Info).parse().unwrap();
+    let log = subscriber(LineStyle::Plain, filter, writer);
+    tracing::subscriber::with_default(log, || {
+        for number in 0..output::QUEUED_LINES_MAX * 3 {
+            tracing::info!(number, "line");
+        }
+    });
+    let count = dropped.count();
+    assert!(count > 0);
+    drop(turn);
+    drop(guard);
+    let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+    let written = u64::try_from(text.lines().count()).unwrap();
+    let sent = u64::try_from(output::QUEUED_LINES_MAX * 3).unwrap();
+    assert_eq!(written + count, sent, "no line is lost without being counted");
 }

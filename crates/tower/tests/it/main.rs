@@ -18,6 +18,7 @@ mod hangups;
 mod harness;
 mod http_connection;
 mod identity;
+mod issued_keys;
 mod lookups;
 mod memory;
 mod observed;
