@@ -10,6 +10,7 @@ mod histogram;
 mod process;
 mod quota;
 mod scrape;
+mod totals;
 
 use std::{
     sync::{
@@ -27,10 +28,12 @@ use semel::{
 };
 use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
-use crate::log::DroppedLines;
-
-pub use self::exposition::Exposition;
+pub use self::{
+    exposition::Exposition,
+    totals::{LatencyCounts, StoreTotals, Totals},
+};
 use self::{held::HeldRecords, histogram::Histogram};
+use crate::log::DroppedLines;
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
 const SCOPES_MAX: usize = 1000;
