@@ -20,10 +20,12 @@ use crate::{
     store::{self, OpenStore},
 };
 use semel_admin::{
-    ApiState, ClaimRules, ClaimSeal, ServiceState,
+    ApiState, ClaimRules, ClaimSeal, ConfigSummary, Dashboard, ServiceState,
     audit::{AnswerDigest, Approver, AuditLog, AuditResult, OperatorAction},
 };
-use semel_config::{Api, Config, StoreUrl, default_audit_path, lacks_shared_caller_secret};
+use semel_config::{
+    Api, Config, StoreUrl, TrustedHeader, default_audit_path, lacks_shared_caller_secret,
+};
 use semel_gateway::{
     ActionFuture, AuditedResolve, CallerSecrets, DrainReport, GatewayContext, GatewayHandle,
     ReconcileAction, Reloader,
@@ -111,12 +113,14 @@ pub(crate) async fn start(
     };
     let drain = config.gateway.drain;
     let claim_rules = Arc::new(ClaimRules::new(&config));
+    let config_summary = Arc::new(ConfigSummary::new(&config));
     let reload = Arc::new(ConfigReloader {
         load,
         startup_config: config,
         reloader: gateway.as_ref().map(GatewayHandle::reloader),
         context: context.clone(),
         claim_rules,
+        config_summary,
         reload_lock: Mutex::default(),
     });
     let start = |(listener, api)| start_api(listener, &api, &context, &reload);
@@ -139,14 +143,21 @@ fn start_api(
     let (draining, is_draining) = watch::channel(false);
     let reload = Arc::clone(reload);
     let (tokens, audit) = (store::api_tokens(api)?, AuditLog::at(&api.audit));
-    match (tokens.can_change(), &reload.startup_config.store) {
+    let trusted_header = api.trusted_header.clone();
+    let has_operators = trusted_header.as_ref().is_some_and(TrustedHeader::has_operators);
+    match (tokens.can_change() || has_operators, &reload.startup_config.store) {
         (true, _) => audit.create()?,
-        // Without an operator token this server writes no audit log, but `semel --store` may. If
+        // Without an operator this server writes no audit log, but `semel --store` may. If
         // that command created the file, the server could not write to it later, so the server
         // creates it.
         (false, StoreUrl::Sqlite(_)) => drop(audit.create()),
         (false, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
+    let tokens = match trusted_header {
+        Some(_) => tokens.restricting_records(),
+        None => tokens,
+    };
+    let dashboard = Dashboard::new(Arc::clone(&reload.config_summary), trusted_header)?;
     let service = ServiceState::new(claim_seal(&context.secrets)?, Arc::clone(&reload.claim_rules));
     let state = ApiState {
         semel: context.semel.clone(),
@@ -163,7 +174,7 @@ fn start_api(
     };
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { drop(stopped.await) };
-    let task = tokio::spawn(semel_admin::serve(listener, state, api.threads, stopped));
+    let task = tokio::spawn(semel_admin::serve(listener, state, dashboard, api.threads, stopped));
     Ok(ApiServer { address, draining, stop, task })
 }
 
@@ -300,6 +311,7 @@ struct ConfigReloader {
     reloader: Option<Reloader>,
     context: GatewayContext,
     claim_rules: Arc<ClaimRules>,
+    config_summary: Arc<ConfigSummary>,
     /// Serializes reloads.
     reload_lock: Mutex<()>,
 }
@@ -309,6 +321,12 @@ impl ConfigReloader {
     /// approves a change of route identity, after which keys that have run may run again.
     async fn run(&self, approver: Option<Approver>) -> Result<String, String> {
         let _guard = self.reload_lock.lock().await;
+        let result = self.reload(approver).await;
+        self.context.metrics.config_reloaded(result.is_ok());
+        result
+    }
+
+    async fn reload(&self, approver: Option<Approver>) -> Result<String, String> {
         let load = Arc::clone(&self.load);
         let loaded = tokio::task::spawn_blocking(move || load()).await;
         let mut config = loaded.map_err(|panicked| panicked.to_string())??;
@@ -337,6 +355,7 @@ impl ConfigReloader {
             prepared.apply().map_err(text)?;
         }
         self.claim_rules.set(&config);
+        self.config_summary.set(&config);
         let pending = restart_required(&self.startup_config, &config);
         if pending.is_empty() {
             return Ok("the configuration was applied".to_owned());
@@ -358,7 +377,7 @@ fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
     let token = |config: &Config| {
         let token = |api: &Api| {
             let file = api.operator_token_file.clone();
-            (api.operator_token.clone(), file, api.tokens.clone())
+            (api.operator_token.clone(), file, api.tokens.clone(), api.trusted_header.clone())
         };
         config.api.as_ref().map(token)
     };
@@ -410,7 +429,7 @@ impl Signals {
         }
     }
 
-    async fn wait_for_stop(&mut self) {
+    pub(crate) async fn wait_for_stop(&mut self) {
         while !matches!(self.next().await, ControlSignal::Stop) {}
     }
 }

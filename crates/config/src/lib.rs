@@ -16,7 +16,8 @@
 //! | `files` | checks that named files exist |
 //! | `machine` | memory of the machine and cgroup limits |
 //! | `matching`, `path`, `pattern` | route patterns; patterns of other routers |
-//! | `explain`, `print`, `table`, `effects` | output for people |
+//! | `explain`, `print`, `table`, `effects`, `describe` | output for people |
+//! | `trusted_header` | sign-in to the dashboard by a header |
 //!
 //! Nothing here binds a port, or reads the environment after a configuration is built. The files
 //! that a configuration names are only checked: a missing one is reported with its location.
@@ -27,6 +28,7 @@ mod capture;
 mod cli_overrides;
 mod cors;
 mod deadline;
+mod describe;
 mod dialect;
 mod effects;
 mod explain;
@@ -54,6 +56,7 @@ mod settings;
 mod signature;
 mod suggest;
 mod table;
+mod trusted_header;
 mod units;
 mod urls;
 mod values;
@@ -78,6 +81,7 @@ pub use self::{
     cli_overrides::Overrides,
     cors::CorsSetting,
     deadline::DeadlineSetting,
+    describe::RouteDescription,
     explain::{default_toml, schema_json},
     issued_keys::IssuedKeysRule,
     keys::IssuedKeyUse,
@@ -93,6 +97,7 @@ pub use self::{
 pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
+    trusted_header::TrustedHeader,
     urls::{CacheUrl, ServerUrl, StoreUrl},
     values::{ApiRole, ClientAuth, app_caller},
     verified_callers::{JwtKeySource, JwtRule, JwtSecret},

@@ -148,6 +148,9 @@ fn api(api: &Api) -> Lines {
         lines.push(("operator_token_file", absolute(file).into()));
     }
     lines.push(("audit", absolute(&api.audit).into()));
+    if let Some(trusted) = &api.trusted_header {
+        lines.push(("trusted_header", trusted.to_json()));
+    }
     lines
 }
 

@@ -20,6 +20,7 @@ use super::{
     rules::{FingerprintSetting, RecordSetting, UpstreamSetting},
     settings::{Setting, SettingsTable as _, default, example, section, settings},
     signature::SignatureTable,
+    trusted_header::TrustedHeader,
     units::{
         BodyLimit, ByteSize, HeadLimit, LeaseDuration, PositiveDuration, StoreTimeout,
         SweepInterval, WaitDuration, size_text, time_text,
@@ -152,6 +153,11 @@ settings! {
         /// Audit log of operator actions, one JSON object per line. Default: a file next to the
         /// store.
         audit: PathBuf = example("semel.db.audit.jsonl");
+        /// A header in which a proxy names the users of the dashboard after it has signed them in.
+        /// With it, reading records needs a sign-in or a token.
+        trusted_header: TrustedHeader = example(json!({
+            "header": "X-Forwarded-User", "from": "10.0.0.7/32", "operators": ["zoe@example.com"],
+        }));
         /// A token of the API, sent as `Authorization: Bearer TOKEN`, and what it allows. With any
         /// token configured here, reading records needs one. Without an upstream and without a
         /// route, a token of the role "app" makes `semel serve` serve the service API alone.

@@ -142,7 +142,7 @@ fn scope_text(guard: &Guard) -> String {
     }
 }
 
-fn key_text(guard: &Guard) -> String {
+pub(super) fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
         KeyLocation::Header(name) => name.to_string(),
         KeyLocation::Json(pointers) => {

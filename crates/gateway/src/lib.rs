@@ -114,7 +114,12 @@ pub async fn start(
     before_accepting: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<GatewayHandle> {
     let (shutdown_trigger, shutdown) = ShutdownTrigger::new();
-    let certificate = config.gateway.tls.as_ref().map(Certificate::read).transpose()?;
+    let certificate = config
+        .gateway
+        .tls
+        .as_ref()
+        .map(|files| Certificate::read(files, &context.metrics))
+        .transpose()?;
     let verifiers = WebhookVerifiers::new(config)?;
     context.set_caller_verifiers(CallerVerifiers::new(config, &CallerVerifiers::default())?);
     let workers = (0..config.gateway.threads)
@@ -219,7 +224,7 @@ impl Reloader {
         let route_tables =
             self.workers.iter().map(route_table).collect::<anyhow::Result<Vec<_>>>()?;
         let tls = self.certificate.as_ref().and(config.gateway.tls.clone());
-        tls.as_ref().map(Certificate::read).transpose()?;
+        tls.as_ref().map(Certificate::check).transpose()?;
         let proxies = TrustedProxies::new(&config.gateway);
         let reconciled = self.context.reconciled.prepare(config)?;
         let (reloader, caller_verifiers) = (self, callers);

@@ -19,8 +19,12 @@ use crate::{
     reply_batching::{ReplyBatch, RuntimeMailbox},
 };
 
-/// A batch ends once its answers reach this many bytes.
-const BATCH_BYTES_MAX: usize = 8 << 20;
+/// A batch takes no further large command once its answers reach this many bytes.
+const BATCH_BYTES_MAX: usize = 2 << 20;
+
+/// A command with at least this many bytes is large. Small commands do not wait behind large ones:
+/// otherwise one client with large answers delays every other by as long as they take to write.
+const LARGE_BYTES_MIN: usize = 64 << 10;
 
 /// A queued command, and where its caller waits for the reply.
 #[derive(Debug)]
@@ -51,7 +55,8 @@ pub(crate) struct ThreadQueue {
 
 #[derive(Debug, Default)]
 struct WaitingCommands {
-    commands: VecDeque<PendingCommand>,
+    small: VecDeque<PendingCommand>,
+    large: VecDeque<PendingCommand>,
     /// How many of them count towards the limit.
     limited: usize,
     /// How many threads sleep until a command arrives. Without one, no wake-up is needed.
@@ -60,15 +65,28 @@ struct WaitingCommands {
 }
 
 impl WaitingCommands {
-    /// How many commands go into one batch: at most `max`, limited by the bytes of their answers.
-    fn batch_length(&self, max: usize) -> usize {
+    fn are_none(&self) -> bool {
+        self.small.is_empty() && self.large.is_empty()
+    }
+
+    fn push(&mut self, pending: PendingCommand) {
+        let is_large = pending.command.bytes() >= LARGE_BYTES_MIN;
+        if is_large { &mut self.large } else { &mut self.small }.push_back(pending);
+    }
+
+    /// Takes the next batch: at most `max` small commands, and large ones up to their limit in
+    /// bytes. Commands that wait at the same time have no order, since none has been replied to.
+    fn take(&mut self, max: usize) -> VecDeque<PendingCommand> {
+        let rest = self.small.split_off(max.min(self.small.len()));
+        let mut batch = mem::replace(&mut self.small, rest);
         let mut bytes = 0_usize;
-        let fits = |pending: &&PendingCommand| {
-            let room = bytes < BATCH_BYTES_MAX;
+        while bytes < BATCH_BYTES_MAX
+            && let Some(pending) = self.large.pop_front()
+        {
             bytes = bytes.saturating_add(pending.command.bytes());
-            room
-        };
-        self.commands.iter().take(max).take_while(fits).count()
+            batch.push_back(pending);
+        }
+        batch
     }
 }
 
@@ -94,7 +112,7 @@ impl ThreadQueue {
         }
         waiting.limited += usize::from(limited);
         let (reply_tx, receiver) = oneshot::channel();
-        waiting.commands.push_back(PendingCommand { command, reply_tx, mailbox });
+        waiting.push(PendingCommand { command, reply_tx, mailbox });
         let wake = waiting.sleepers > 0;
         drop(waiting);
         if wake {
@@ -107,20 +125,18 @@ impl ThreadQueue {
     /// `None` when the queue is closed and empty.
     pub(crate) fn take(&self, max: usize, idle: Duration) -> Option<VecDeque<PendingCommand>> {
         let mut waiting = self.lock();
-        if waiting.commands.is_empty() && !waiting.closed {
+        if waiting.are_none() && !waiting.closed {
             waiting.sleepers += 1;
-            let sleep = self.arrived.wait_timeout_while(waiting, idle, |waiting| {
-                waiting.commands.is_empty() && !waiting.closed
-            });
+            let sleep = self
+                .arrived
+                .wait_timeout_while(waiting, idle, |waiting| waiting.are_none() && !waiting.closed);
             waiting = sleep.unwrap_or_else(PoisonError::into_inner).0;
             waiting.sleepers -= 1;
         }
-        if waiting.commands.is_empty() && waiting.closed {
+        if waiting.are_none() && waiting.closed {
             return None;
         }
-        let count = waiting.batch_length(max);
-        let rest = waiting.commands.split_off(count);
-        let taken = mem::replace(&mut waiting.commands, rest);
+        let taken = waiting.take(max);
         waiting.limited -= taken.iter().filter(|pending| is_limited(&pending.command)).count();
         Some(taken)
     }
@@ -134,7 +150,9 @@ impl ThreadQueue {
     /// Refuses new commands and drops the waiting ones, so that their callers get an error.
     pub(crate) fn abandon(&self) {
         self.close();
-        let abandoned = mem::take(&mut self.lock().commands);
+        let mut waiting = self.lock();
+        let abandoned = (mem::take(&mut waiting.small), mem::take(&mut waiting.large));
+        drop(waiting);
         drop(abandoned);
     }
 
@@ -191,17 +209,35 @@ mod tests {
         let _third = queue.push(SqliteCommand::Get(id())).unwrap();
     }
 
+    fn large_answer() -> SqliteCommand {
+        let response = StoredResponse { body: vec![7; 1 << 20].into(), ..Default::default() };
+        SqliteCommand::Finish(id(), by(), Finish::complete(Answer::response(&response)))
+    }
+
     #[test]
     fn a_batch_of_large_answers_is_split() {
         let queue = ThreadQueue::new(2);
-        let response = StoredResponse { body: vec![7; 3 << 20].into(), ..Default::default() };
-        let answer = Answer::response(&response);
-        for _ in 0..5 {
-            let command = SqliteCommand::Finish(id(), by(), Finish::complete(answer.clone()));
-            let _reply = queue.push(command).unwrap();
-        }
-        let lengths = [(); 2].map(|()| queue.take(10, Duration::ZERO).unwrap().len());
-        assert_eq!(lengths, [3, 2]);
+        let _replies = [(); 5].map(|()| queue.push(large_answer()).unwrap());
+        let lengths = [(); 3].map(|()| queue.take(10, Duration::ZERO).unwrap().len());
+        assert_eq!(lengths, [2, 2, 1]);
+    }
+
+    #[test]
+    fn a_claim_does_not_wait_behind_large_answers() {
+        let queue = ThreadQueue::new(2);
+        let _replies = [(); 5].map(|()| queue.push(large_answer()).unwrap());
+        let _read = queue.push(SqliteCommand::Get(id())).unwrap();
+        let batch = queue.take(10, Duration::ZERO).unwrap();
+        let reads = batch.iter().filter(|pending| matches!(pending.command, SqliteCommand::Get(_)));
+        assert_eq!((reads.count(), batch.len()), (1, 3));
+    }
+
+    #[test]
+    fn small_commands_do_not_keep_a_large_one_waiting() {
+        let queue = ThreadQueue::new(100);
+        let _replies = [(); 20].map(|()| queue.push(SqliteCommand::Get(id())).unwrap());
+        let _large = queue.push(large_answer()).unwrap();
+        assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 11);
     }
 
     #[test]

@@ -56,8 +56,7 @@ struct BudgetState {
     bytes_max: usize,
     parts: [AtomicUsize; 2],
     peers: Mutex<HashMap<IpAddr, Weak<PeerUsage>>>,
-    /// Notified when bytes of an answer are given back.
-    answers_freed: Notify,
+    answers_freed: Freed,
 }
 
 /// The share of one peer in a [`MemoryBudget`], for
@@ -70,9 +69,20 @@ struct PeerUsage {
     budget: Arc<BudgetState>,
     address: IpAddr,
     parts: [AtomicUsize; 2],
-    /// Notified when bytes of a request are given back.
-    freed: Notify,
+    requests_freed: Freed,
 }
+
+/// Wakes those who wait until bytes are given back. To give back takes no lock while no task waits,
+/// since every request does it several times.
+#[derive(Debug, Default)]
+struct Freed {
+    notify: Notify,
+    waiting: AtomicUsize,
+}
+
+/// A task counted in [`Freed::waiting`] until this is dropped.
+#[derive(Debug)]
+struct FreedWaiter<'a>(&'a Freed);
 
 /// The purpose of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +151,7 @@ impl BudgetState {
             budget,
             address,
             parts: Default::default(),
-            freed: Notify::new(),
+            requests_freed: Freed::default(),
         });
         peers.insert(address, Arc::downgrade(&peer));
         PeerMemory(peer)
@@ -162,12 +172,34 @@ impl Drop for PeerUsage {
     }
 }
 
+impl Freed {
+    /// Wakes all who wait. The counts of bytes and of waiting tasks are written and read in one
+    /// order by all threads: who gives back sees the task, or the task sees the bytes.
+    fn wake(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.notify.notify_waiters();
+        }
+    }
+
+    /// Counts a task that will look for bytes, and wait if there are none.
+    fn wait(&self) -> FreedWaiter<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        FreedWaiter(self)
+    }
+}
+
+impl Drop for FreedWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl PeerUsage {
     /// Takes bytes, all or none. Those of an answer that `has_run` may exceed the share.
     fn take(&self, part: MemoryUse, bytes: usize, has_run: bool) -> bool {
         let (all, own) = (of(&self.budget.parts, part), of(&self.parts, part));
         let bytes_max = self.budget.bytes_max / 2;
-        let own_before = own.fetch_add(bytes, Ordering::Relaxed);
+        let own_before = own.fetch_add(bytes, Ordering::SeqCst);
         // How many times as much as the peer holds stays free.
         let left = if part == MemoryUse::Replays { 3 } else { 1 };
         let fits = |used: usize| {
@@ -176,19 +208,22 @@ impl PeerUsage {
             let overdrawn = has_run && used <= bytes_max - bytes_max / SHARED_PART;
             (overdrawn || own <= bytes_max - used).then_some(used)
         };
-        let taken = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        let taken = all.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok();
         if !taken {
-            own.fetch_sub(bytes, Ordering::Relaxed);
+            own.fetch_sub(bytes, Ordering::SeqCst);
         }
         taken
     }
 
     fn give_back(&self, part: MemoryUse, bytes: usize) {
-        of(&self.parts, part).fetch_sub(bytes, Ordering::Relaxed);
-        of(&self.budget.parts, part).fetch_sub(bytes, Ordering::Relaxed);
+        if bytes == 0 {
+            return;
+        }
+        of(&self.parts, part).fetch_sub(bytes, Ordering::SeqCst);
+        of(&self.budget.parts, part).fetch_sub(bytes, Ordering::SeqCst);
         match part {
-            MemoryUse::Requests => self.freed.notify_waiters(),
-            MemoryUse::Answers | MemoryUse::Replays => self.budget.answers_freed.notify_waiters(),
+            MemoryUse::Requests => self.requests_freed.wake(),
+            MemoryUse::Answers | MemoryUse::Replays => self.budget.answers_freed.wake(),
         }
     }
 }
@@ -268,24 +303,29 @@ impl Reservation {
         if bytes > self.answer_bytes_max() {
             return false;
         }
-        let peer = Arc::clone(&self.peer);
         let more = bytes.saturating_sub(self.bytes);
-        let taken = async {
-            loop {
-                let mut freed = pin!(peer.budget.answers_freed.notified());
-                // What is given back from here on is noticed.
-                freed.as_mut().enable();
-                if more == 0 || peer.take(self.part, more, true) {
-                    return;
-                }
-                freed.await;
-            }
-        };
-        let grown = timeout(wait_max, taken).await.is_ok();
+        let grown = more == 0
+            || self.peer.take(self.part, more, true)
+            || timeout(wait_max, self.take_for_answer(more)).await.is_ok();
         if grown {
             self.bytes = self.bytes.max(bytes);
         }
         grown
+    }
+
+    /// Takes bytes of an answer once enough are free.
+    async fn take_for_answer(&self, bytes: usize) {
+        let freed = &self.peer.budget.answers_freed;
+        let _waiter = freed.wait();
+        loop {
+            let mut notified = pin!(freed.notify.notified());
+            // What is given back from here on is noticed.
+            notified.as_mut().enable();
+            if self.peer.take(self.part, bytes, true) {
+                return;
+            }
+            notified.await;
+        }
     }
 
     /// The same, where others can be made to give bytes back: `evict` does that, and says whether
@@ -295,15 +335,19 @@ impl Reservation {
         bytes: usize,
         evict: &(dyn Fn() -> bool + Sync),
     ) -> bool {
+        if self.grow_to(bytes) {
+            return true;
+        }
         let peer = Arc::clone(&self.peer);
+        let _waiter = peer.requests_freed.wait();
         loop {
-            let mut freed = pin!(peer.freed.notified());
+            let mut notified = pin!(peer.requests_freed.notify.notified());
             // What is given back from here on is noticed.
-            freed.as_mut().enable();
+            notified.as_mut().enable();
             if self.grow_to(bytes) {
                 return true;
             }
-            if !evict() || timeout(FREED_TIMEOUT, freed).await.is_err() {
+            if !evict() || timeout(FREED_TIMEOUT, notified).await.is_err() {
                 return false;
             }
         }

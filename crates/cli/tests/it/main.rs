@@ -28,6 +28,7 @@ mod meets;
 mod neighbours;
 mod operators;
 mod origins;
+mod prometheus;
 mod quotas;
 mod reconciles;
 mod redaction;
