@@ -11,6 +11,8 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
+use semel_telemetry::metrics::Exposition;
+
 use crate::tokens::Permission;
 
 /// One operation of the API.
@@ -35,6 +37,8 @@ enum ReplyKind {
     Json(&'static str),
     /// Text of this media type.
     Text(&'static str),
+    /// Text in each format of metrics.
+    Metrics,
 }
 
 const CLAIM_STATUSES: &[u16] = &[400, 409, 413, 415, 422, 423, 429, 500, 503, 504];
@@ -90,8 +94,8 @@ endpoints! {
     reload "post" "/v1/reload" Some(Permission::Operations), Some("Reload"),
         ReplyKind::Json("ActionResult"), CHANGE_STATUSES, "Applies a changed configuration";
     metrics "get" "/metrics" Some(Permission::Metrics), None,
-        ReplyKind::Text("application/openmetrics-text; version=1.0.0; charset=utf-8"), &[504],
-        "Metrics for Prometheus";
+        ReplyKind::Metrics, &[504],
+        "Metrics for Prometheus, as OpenMetrics if Accept names it";
     healthz "get" "/healthz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[504],
         "Liveness";
     readyz "get" "/readyz" None, None, ReplyKind::Text("text/plain; charset=utf-8"), &[503, 504],
@@ -190,6 +194,15 @@ impl Endpoint {
         let content = match self.reply {
             ReplyKind::Json(name) => json!({ "application/json": { "schema": reference(name) } }),
             ReplyKind::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
+            ReplyKind::Metrics => {
+                let formats = [Exposition::Prometheus, Exposition::OpenMetrics];
+                let text = json!({ "schema": { "type": "string" } });
+                formats
+                    .map(|format| (format.content_type().to_owned(), text.clone()))
+                    .into_iter()
+                    .collect::<Map<_, _>>()
+                    .into()
+            }
         };
         let mut responses = Map::new();
         let mut done = json!({ "description": "Done", "content": content });
@@ -349,6 +362,7 @@ mod tests {
             lease_left_ms: None,
             expires_in_ms: None,
             answer: None,
+            reconcile: None,
         };
         let line = responses::RecordSummaryView {
             ended_ago_ms: Some(1),
@@ -367,6 +381,7 @@ mod tests {
             lease_left_ms: Some(1),
             expires_in_ms: Some(1),
             answer: Some(answers()[0].clone()),
+            reconcile: text(),
             ..few.clone()
         };
         [all, few]

@@ -11,6 +11,7 @@ use axum::{
 use jiff::Timestamp;
 use semel::core::Cursor;
 use semel_config::ApiRole;
+use semel_telemetry::metrics::Exposition;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -59,9 +60,11 @@ pub(super) async fn metrics(
     Extension(peer): Extension<SocketAddr>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, ApiError> {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     state.authorize(&headers, Permission::Metrics, peer, "/metrics")?;
-    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode(&state.semel)))
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Exposition::accepted(&accept.collect::<Vec<_>>().join(","));
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    Ok((headers, state.metrics.encode(&state.semel, format)))
 }
 
 pub(super) async fn records(
@@ -103,5 +106,6 @@ pub(super) async fn record(
     } else {
         AnswerVisibility::Withheld("send the operator token to see the answer")
     };
-    Ok(Json(RecordView::new(&id, snapshot, answers, Timestamp::now())))
+    let view = RecordView::new(&id, snapshot, answers, Timestamp::now());
+    Ok(Json(view.with_reconcile_note(&**state.semel.store(), &id).await))
 }

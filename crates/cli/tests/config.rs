@@ -189,16 +189,26 @@ fn the_configuration_in_the_guide_to_issued_keys_is_valid() {
     assert!(printed.contains("token = \"required\""), "{printed}");
 }
 
-#[test]
-fn the_configuration_in_the_guide_to_velocity_limits_is_valid() {
-    let guide = include_str!("../../../docs/guide/velocity-limits.md");
+/// Prints the first configuration of a guide.
+fn printed_guide(guide: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (_, rest) = guide.split_once("```toml\n").unwrap();
     fs::write(folder.path().join("semel.toml"), rest.split("```").next().unwrap()).unwrap();
     let args = ["config", "print", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
-    let printed = stdout(folder.path(), &args);
+    stdout(folder.path(), &args)
+}
+
+#[test]
+fn the_configuration_in_the_guide_to_velocity_limits_is_valid() {
+    let printed = printed_guide(include_str!("../../../docs/guide/velocity-limits.md"));
     assert!(printed.contains("count = \"declined\""), "{printed}");
     assert!(printed.contains("duplicates = "), "{printed}");
+}
+
+#[test]
+fn the_configuration_in_the_guide_to_unknown_outcomes_is_valid() {
+    let printed = printed_guide(include_str!("../../../docs/guide/unknown-outcomes.md"));
+    assert!(printed.contains("settles_within = \"10m\""), "{printed}");
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub mod limit;
 pub mod multipart;
 pub mod policy;
 pub mod problem;
+pub mod reconcile;
 pub mod record;
 pub mod response;
 pub mod retry;

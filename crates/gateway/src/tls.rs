@@ -25,6 +25,7 @@ use tokio_rustls::{
 use crate::error::ForwardError;
 use semel_config::{ClientAuth, Protocol, Tls, Upstream};
 use semel_http1::io::CountedStream;
+use semel_telemetry::metrics::Metrics;
 use semel_tower::{ClientCertificate, ClientCertificateError};
 
 const H2: &[u8] = b"h2";
@@ -39,6 +40,8 @@ fn crypto_provider() -> Arc<CryptoProvider> {
 pub(crate) struct Certificate {
     current: ArcSwap<ServerConfig>,
     source: Mutex<CertificateFiles>,
+    /// Shows when it expires.
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
@@ -51,11 +54,18 @@ struct CertificateFiles {
 type ModifiedTimes = [Option<SystemTime>; 3];
 
 impl Certificate {
-    pub(crate) fn read(files: &Tls) -> anyhow::Result<Arc<Self>> {
+    pub(crate) fn read(files: &Tls, metrics: &Arc<Metrics>) -> anyhow::Result<Arc<Self>> {
         let modified = modified_times(files);
-        let current = ArcSwap::from_pointee(load_server_config(files)?);
+        let (config, not_after) = load_server_config(files)?;
+        metrics.set_certificate_not_after(not_after);
         let source = Mutex::new(CertificateFiles { files: files.clone(), modified });
-        Ok(Arc::new(Self { current, source }))
+        let (current, metrics) = (ArcSwap::from_pointee(config), Arc::clone(metrics));
+        Ok(Arc::new(Self { current, source, metrics }))
+    }
+
+    /// Fails if the files cannot be used.
+    pub(crate) fn check(files: &Tls) -> anyhow::Result<()> {
+        load_server_config(files).map(|_| ())
     }
 
     /// Accepts TLS clients with the files as they were last read.
@@ -73,14 +83,17 @@ impl Certificate {
         }
         // An invalid certificate is not tried again until the files change.
         source.modified = now;
-        self.current.store(Arc::new(load_server_config(&source.files)?));
+        let (config, not_after) = load_server_config(&source.files)?;
+        self.metrics.set_certificate_not_after(not_after);
+        self.current.store(Arc::new(config));
         Ok(true)
     }
 
     /// Uses other files from now on.
     pub(crate) fn replace(&self, files: &Tls) -> anyhow::Result<()> {
         let modified = modified_times(files);
-        let config = load_server_config(files)?;
+        let (config, not_after) = load_server_config(files)?;
+        self.metrics.set_certificate_not_after(not_after);
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         *source = CertificateFiles { files: files.clone(), modified };
         self.current.store(Arc::new(config));
@@ -88,10 +101,14 @@ impl Certificate {
     }
 }
 
-/// The settings towards clients. HTTP/2 is preferred. Where clients have certificates, no session
+/// The settings towards clients, and when the certificate expires, in seconds since 1970. HTTP/2
+/// is preferred. Where clients have certificates, no session
 /// is resumed: that would not verify the certificate again, which may have expired meanwhile.
-fn load_server_config(files: &Tls) -> anyhow::Result<ServerConfig> {
+fn load_server_config(files: &Tls) -> anyhow::Result<(ServerConfig, i64)> {
     let key = load_certified_key(files)?;
+    let not_after = not_after(&key).with_context(|| {
+        format!("cannot read the certificate in {}", files.certificate.display())
+    })?;
     let builder = ServerConfig::builder_with_provider(crypto_provider())
         .with_safe_default_protocol_versions()?;
     let builder = match &files.client_ca {
@@ -113,7 +130,13 @@ fn load_server_config(files: &Tls) -> anyhow::Result<ServerConfig> {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    Ok(config)
+    Ok((config, not_after))
+}
+
+fn not_after(key: &CertifiedKey) -> anyhow::Result<i64> {
+    let leaf = key.end_entity_cert()?;
+    let (_, leaf) = x509_parser::parse_x509_certificate(leaf)?;
+    Ok(leaf.validity().not_after.timestamp())
 }
 
 /// The certificate that a client has sent and the handshake has verified.
@@ -306,7 +329,7 @@ mod tests {
                 client_ca: has_clients.then(|| path("ca.pem")),
                 client_auth: ClientAuth::Required,
             };
-            let mut config = load_server_config(&files).unwrap();
+            let (mut config, _) = load_server_config(&files).unwrap();
             config.time_provider = Arc::<Clock>::clone(clock);
             Arc::new(config)
         }

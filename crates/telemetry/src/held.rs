@@ -69,11 +69,11 @@ struct HeldList {
 }
 
 impl HeldList {
-    /// The scope and the label of the reason of each.
-    fn labels(&self) -> impl Iterator<Item = (&str, &'static str)> {
+    /// The scope and the label of the reason of each, and for how long it is held.
+    fn labels(&self) -> impl Iterator<Item = (&str, &'static str, Duration)> {
         self.records.iter().map(|record| {
             let label = record.reason.as_ref().map_or(NO_REASON, Reason::label);
-            (record.id.scope.as_str(), label)
+            (record.id.scope.as_str(), label, record.ended.unwrap_or(record.age))
         })
     }
 
@@ -179,7 +179,7 @@ mod tests {
         }
         let counted = held(&store).await.unwrap();
         assert!(counted.complete);
-        let mut labels: Vec<_> = counted.labels().collect();
+        let mut labels: Vec<_> = counted.labels().map(|(scope, label, _)| (scope, label)).collect();
         labels.sort_unstable();
         assert_eq!(labels, [("s", "answered"), ("s", "lease-expired")]);
         let mut named = reported.log_new(&counted);

@@ -134,6 +134,13 @@ impl Level {
     }
 }
 
+/// The counter of a log without lines.
+#[cfg(test)]
+pub(crate) fn empty_log() -> LogHandle {
+    let (_, guard, dropped) = output::start(io::sink());
+    LogHandle { dropped, _guard: guard }
+}
+
 /// Logs panics in place of the text that the standard library prints.
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {

@@ -4,29 +4,38 @@
 //! a lock or an allocation. `metrics/scrape.rs` encodes them.
 
 mod callers;
+mod exposition;
 mod held;
 mod histogram;
+mod process;
 mod quota;
+mod reconcile;
 mod scrape;
+mod totals;
 
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use semel::{
     Event, EventKind, ObservedOutcome, ReplaySource, Run, Semel, StoreOperation,
     core::{Problem, Scope},
 };
 use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
-use crate::log::DroppedLines;
-
+pub use self::{
+    exposition::Exposition,
+    reconcile::ReconcileEvent,
+    totals::{LatencyCounts, StoreTotals, Totals},
+};
 use self::{held::HeldRecords, histogram::Histogram};
+use crate::log::DroppedLines;
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
 const SCOPES_MAX: usize = 1000;
@@ -68,6 +77,13 @@ pub struct Metrics {
     key_sets: ArcSwap<Vec<Jwks>>,
     /// When the store was created, in seconds since 1970.
     store_created: AtomicI64,
+    started: Timestamp,
+    reloads: [AtomicU64; RELOADS.len()],
+    /// Whether the last reload was applied, and when the configuration in use was.
+    reload_applied: AtomicBool,
+    config_applied: AtomicI64,
+    /// When the certificate of the gateway expires, in seconds since 1970; zero without one.
+    certificate_not_after: AtomicI64,
 }
 
 /// What is counted for each scope.
@@ -79,6 +95,7 @@ struct ScopeMetrics {
     records: [AtomicU64; RECORDS.len()],
     would: [AtomicU64; WOULD.len()],
     observed_refusals: [AtomicU64; Problem::ALL.len()],
+    reconcile: [AtomicU64; ReconcileEvent::ALL.len()],
     upstream: [AtomicU64; UpstreamOutcome::ALL.len()],
     upstream_seconds: Histogram,
     wait_seconds: Histogram,
@@ -252,6 +269,9 @@ const fn observed_number(would: ObservedOutcome) -> usize {
     }
 }
 
+/// Labels of the results of a reload.
+const RELOADS: [&str; 2] = ["applied", "refused"];
+
 /// Labels of store operations; see [`operation_number`].
 const OPERATIONS: [&str; 5] = ["claim", "renew", "record", "get", "upkeep"];
 
@@ -293,6 +313,11 @@ impl Metrics {
             caller_failures: Default::default(),
             key_sets: ArcSwap::default(),
             store_created: AtomicI64::new(0),
+            started: Timestamp::now(),
+            reloads: Default::default(),
+            reload_applied: AtomicBool::new(true),
+            config_applied: AtomicI64::new(Timestamp::now().as_second()),
+            certificate_not_after: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
         Arc::new(metrics)
@@ -303,6 +328,20 @@ impl Metrics {
         let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         self.store_created.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Counts a reload of the configuration.
+    pub fn config_reloaded(&self, applied: bool) {
+        count(&self.reloads, usize::from(!applied));
+        self.reload_applied.store(applied, Ordering::Relaxed);
+        if applied {
+            self.config_applied.store(Timestamp::now().as_second(), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets when the certificate of the gateway expires, in seconds since 1970.
+    pub fn set_certificate_not_after(&self, seconds: i64) {
+        self.certificate_not_after.store(seconds, Ordering::Relaxed);
     }
 
     /// Sets the keys that verify tokens.
@@ -331,6 +370,11 @@ impl Metrics {
         }
         known.sort_unstable_by(|one, two| one.name.cmp(&two.name));
         self.scopes.store(Arc::new(known));
+    }
+
+    /// Counts an event of a held record whose upstream is asked about it.
+    pub fn reconcile(&self, scope: &Scope, event: ReconcileEvent) {
+        self.of(Some(scope), |scope| count(&scope.reconcile, event as usize));
     }
 
     /// Counts a request to the upstream.
@@ -376,11 +420,11 @@ impl Metrics {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The records that were held when they were last counted, each by its scope and the label of
-    /// its reason; and whether these are all.
+    /// The records that were held when they were last counted, each by its scope, the label of its
+    /// reason and its age; and whether these are all.
     pub(super) fn held<'a>(
         &self,
-        records: impl Iterator<Item = (&'a str, &'static str)>,
+        records: impl Iterator<Item = (&'a str, &'static str, Duration)>,
         complete: bool,
     ) {
         let scopes = self.scopes.load();
@@ -414,9 +458,9 @@ impl Metrics {
         self.api_auth_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All metrics in the Prometheus text format.
-    pub fn encode(self: &Arc<Self>, semel: &Semel) -> String {
-        scrape::encode(self, semel)
+    /// All metrics as text.
+    pub fn encode(self: &Arc<Self>, semel: &Semel, format: Exposition) -> String {
+        format.of_open_metrics(scrape::encode(self, semel))
     }
 
     /// Counts an event of the engine.
@@ -508,6 +552,7 @@ impl ScopeMetrics {
             records: Default::default(),
             would: Default::default(),
             observed_refusals: [const { AtomicU64::new(0) }; Problem::ALL.len()],
+            reconcile: Default::default(),
             upstream: Default::default(),
             upstream_seconds: Histogram::default(),
             wait_seconds: Histogram::default(),
@@ -521,5 +566,7 @@ fn count(counters: &[AtomicU64], number: usize) {
     }
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, IssuedKeys, KeyRule,
+    Callers, CaptureSource, Cors, DeadlineRule, HeldStatus, Idempotency, IssuedKeys, KeyRule,
     LimitsUnsupported, LookupPath, RecordContent, Secret, VelocityRule,
     config::{LayerConfig, deprecation},
     velocity::VelocityRules,
@@ -358,6 +358,12 @@ impl IdempotencyLayer {
 
     fn has_limits(&self) -> bool {
         self.config.semel.store().has_limits()
+    }
+
+    /// Says that something asks the upstream what became of operations whose outcome is unknown.
+    /// Clients are then advised to retry after the next read, instead of not at all.
+    pub fn held_status(self, status: Arc<dyn HeldStatus>) -> Self {
+        self.with(|config| config.held_status = Some(status))
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

@@ -22,9 +22,6 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, metrics: &Metrics) -> 
         family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&count, None)?;
     }
     let sets = metrics.key_sets.load();
-    if sets.is_empty() {
-        return Ok(());
-    }
     let help = "Time since the keys that verify tokens were last read; -1 if they never were";
     let mut family =
         encoder.encode_descriptor("jwks_age_seconds", help, None, MetricType::Gauge)?;

@@ -18,8 +18,9 @@ use prometheus_client::{
 use semel::{Semel, core::Problem};
 
 use super::{
-    ANSWERS, EvictionReason, Metrics, OPERATIONS, RECORDS, ScopeMetrics, UnguardedReason,
-    UpstreamOutcome, WOULD, callers,
+    ANSWERS, EvictionReason, Metrics, OPERATIONS, RECORDS, RELOADS, ReconcileEvent, ScopeMetrics,
+    UnguardedReason, UpstreamOutcome, WOULD, callers,
+    process::ProcessStats,
     quota::{self, QuotaSample},
 };
 
@@ -45,8 +46,11 @@ pub(super) fn encode(metrics: &Arc<Metrics>, semel: &Semel) -> String {
         evicted_bodies: semel.evicted(),
     };
     registry.register_collector(Box::new(scrape));
+    let mut process = Registry::default();
+    process.register_collector(Box::new(ProcessStats { started: metrics.started }));
     let mut out = String::with_capacity(16 << 10);
     // Writing to a String cannot fail.
+    let _ = text::encode_registry(&mut out, &process);
     let _ = text::encode(&mut out, &registry);
     out
 }
@@ -59,6 +63,7 @@ impl Collector for Scrape {
         self.requests(encoder)?;
         self.records(encoder)?;
         self.would(encoder)?;
+        self.reconcile(encoder)?;
         self.store(encoder)?;
         self.upstream(encoder)?;
         let help = "Records with an expired lease that maintenance settled";
@@ -101,6 +106,7 @@ impl Collector for Scrape {
         let created = metrics.store_created.load(Ordering::Relaxed);
         let age = Timestamp::now().as_second().saturating_sub(created);
         gauge(encoder, "store_age_seconds", help, age.max(0))?;
+        self.config(encoder)?;
         let connections = metrics.connections.load(Ordering::Relaxed);
         gauge(encoder, "connections", "Open client connections", connections)?;
         let streams = metrics.streams.load(Ordering::Relaxed);
@@ -180,6 +186,22 @@ impl Scrape {
         })
     }
 
+    /// Only scopes with a held record that was read.
+    fn reconcile(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Reads of held records by what they found, and what became of the records";
+        let mut family = encoder.encode_descriptor("reconcile", help, None, MetricType::Counter)?;
+        self.each_scope(|scope| {
+            if scope.reconcile.iter().all(|counter| counted(counter) == 0) {
+                return Ok(());
+            }
+            for (event, counter) in ReconcileEvent::ALL.iter().zip(&scope.reconcile) {
+                let labels = [("scope", &*scope.name), ("event", event.as_str())];
+                put(&mut family, labels, counted(counter))?;
+            }
+            Ok(())
+        })
+    }
+
     fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Response time of the store";
         let kind = MetricType::Histogram;
@@ -222,6 +244,30 @@ impl Scrape {
         })
     }
 
+    /// The configuration and the certificate in use.
+    fn config(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.metrics;
+        let help = "Reloads of the configuration, by result";
+        let kind = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("config_reloads", help, None, kind)?;
+        for (result, counter) in RELOADS.iter().zip(&metrics.reloads) {
+            put(&mut family, [("result", *result)], counted(counter))?;
+        }
+        let help = "1 if the last reload was applied or there was none, otherwise 0";
+        let applied = metrics.reload_applied.load(Ordering::Relaxed);
+        gauge(encoder, "config_reload_successful", help, i64::from(applied))?;
+        let help = "When the configuration in use was applied, in seconds since 1970";
+        let applied = metrics.config_applied.load(Ordering::Relaxed);
+        gauge(encoder, "config_applied_timestamp_seconds", help, applied)?;
+        let help = "When the gateway's certificate expires, in seconds since 1970";
+        let name = "certificate_not_after_timestamp_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        match metrics.certificate_not_after.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            not_after => metric.encode_gauge(&not_after),
+        }
+    }
+
     fn held(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let held = self.metrics.held.load();
         let help = "Records whose outcome is unknown, by the reason; counted every 15 s";
@@ -230,6 +276,17 @@ impl Scrape {
             for (label, count) in held.of(&scope.name) {
                 let labels = [("scope", &*scope.name), ("reason", label)];
                 family.encode_family(&labels)?.encode_gauge(&count)?;
+            }
+            Ok(())
+        })?;
+        let help = "For how long the oldest of these records is held; 0 if there is none";
+        let kind = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("held_oldest_seconds", help, None, kind)?;
+        self.each_scope(|scope| {
+            for (label, _) in held.of(&scope.name) {
+                let labels = [("scope", &*scope.name), ("reason", label)];
+                let age = held.oldest(&scope.name, label).as_secs_f64();
+                family.encode_family(&labels)?.encode_gauge(&age)?;
             }
             Ok(())
         })?;
