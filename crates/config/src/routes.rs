@@ -316,6 +316,7 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         let api = self.setting(|table| &table.api).is_some_and(|at| at.value);
         let capture = self.setting(|table| &table.capture);
         let record = self.setting(|table| &table.record);
+        let velocity = self.setting(|table| &table.velocity);
         let lookup = self.lookup(&callers);
         let issued_keys = self.issued_keys(&key, &callers, &dialect);
         let capture = capture.map(|at| at.value.0.clone()).unwrap_or_default();
@@ -324,10 +325,7 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         Some(Guard {
             reconcile,
             cors: self.setting(|table| &table.cors).map(|at| at.value.clone()),
-            velocity: self
-                .setting(|table| &table.velocity)
-                .map(|at| at.value.0.clone())
-                .unwrap_or_default(),
+            velocity: velocity.map(|at| at.value.0.clone()).unwrap_or_default(),
             duplicates: self.duplicates(),
             lookup,
             issued_keys,
