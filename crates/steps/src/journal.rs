@@ -67,7 +67,7 @@ pub(crate) enum FunctionEnd {
 }
 
 /// Why a try ends before its function does; the greatest of several counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum StopReason {
     /// Try again later.
     Retry(String),
@@ -82,7 +82,7 @@ pub(crate) enum StopReason {
 }
 
 /// What the owner does next.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum JournalAction {
     /// Record the result.
     Finish(String),
@@ -109,17 +109,20 @@ pub(crate) enum JournalAction {
 }
 
 /// The state of a call in the present try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum CallProgress {
     Declared,
     Running,
+    /// It never ran in this try.
     Halted,
+    /// It ran, and what became of it is not recorded.
+    Failed,
     Ended,
     Dropped,
 }
 
 /// The rows of an operation, and the calls of the present try.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepJournal {
     direction: Direction,
     steps: BTreeMap<String, StepRow>,
@@ -229,7 +232,7 @@ impl StepJournal {
 
     /// A running step cannot go on; it never returns.
     pub(crate) fn on_halted(&mut self, name: &str, reason: StopReason) {
-        self.calls.insert(name.to_owned(), CallProgress::Halted);
+        self.calls.insert(name.to_owned(), CallProgress::Failed);
         self.stop(reason);
     }
 
@@ -262,7 +265,8 @@ impl StepJournal {
         self.calls.values().any(|state| *state == CallProgress::Running)
     }
 
-    /// The rows to write for a step: its own, and a note for each other that is running.
+    /// The rows to write for a step: its own, and a note for each other that has run in this try
+    /// without a row.
     #[must_use]
     pub(crate) fn write(
         &self,
@@ -279,11 +283,11 @@ impl StepJournal {
         let own = row(name, part, state, result);
         let is_unnoted =
             |other: &str| self.steps.get(other).is_none_or(|row| row.state == StepState::Released);
+        let has_run = |state: CallProgress| {
+            matches!(state, CallProgress::Running | CallProgress::Failed | CallProgress::Dropped)
+        };
         let noted = self.calls.iter().filter(|(other, state)| {
-            part == StepPart::Do
-                && **state == CallProgress::Running
-                && *other != name
-                && is_unnoted(other)
+            part == StepPart::Do && has_run(**state) && *other != name && is_unnoted(other)
         });
         let noted = noted.map(|(other, _)| row(other, StepPart::Do, StepState::Begun, None));
         StepWrite { noted: noted.collect(), own }

@@ -89,4 +89,10 @@ pub mod sqlite {
     pub const SETTLE: &str = include_str!("sql/sqlite/settle.sql");
     /// Deletes operations that ended.
     pub const SWEEP: &str = include_str!("sql/sqlite/sweep.sql");
+
+    /// Names and versions as JSON, for [`DUE`]: SQLite has no arrays.
+    #[must_use]
+    pub fn known_json(known: &[(String, i32)]) -> String {
+        serde_json::to_string(known).unwrap_or_default()
+    }
 }

@@ -248,7 +248,7 @@ impl OperationStore for SqliteOperations {
         request: &TakeRequest<'_>,
     ) -> Result<Vec<OperationRow>, StoreError> {
         let TakeRequest { known, owner, lease, limit } = *request;
-        let known = serde_json::to_string(known).unwrap_or_default();
+        let known = sql::known_json(known);
         self.call(move |connection| {
             let (wall, boot, boot_id) = now();
             let due = |connection: &Connection| -> rusqlite::Result<Vec<i64>> {

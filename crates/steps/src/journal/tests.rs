@@ -1,5 +1,7 @@
 //! What the journal decides, case by case.
 
+mod explore;
+
 use super::*;
 
 fn row(name: &str, part: StepPart, state: StepState, position: i64) -> StepRow {

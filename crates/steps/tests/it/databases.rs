@@ -31,6 +31,8 @@ pub(crate) trait TestDatabase: Clone + Send + Sync + 'static {
     fn sql(&self, sql: &str) -> Vec<String>;
     /// Ends the leases of the operations of this name.
     fn lapse(&self, name: &str);
+    /// Lets time pass for the operations of this name.
+    fn age(&self, name: &str, by: Duration);
 
     /// How many lines the ledger has.
     fn entries(&self, entry: &str) -> usize {
@@ -105,6 +107,14 @@ impl TestDatabase for PgServer {
              WHERE name = '{name}'"
         ));
     }
+
+    fn age(&self, name: &str, by: Duration) {
+        let by = format!("interval '{} seconds'", by.as_secs());
+        self.sql(&format!(
+            "UPDATE semel_operation SET created_at = created_at - {by}, \
+             lease_until = lease_until - {by}, ended_at = ended_at - {by} WHERE name = '{name}'"
+        ));
+    }
 }
 
 /// A file.
@@ -164,5 +174,13 @@ impl TestDatabase for SqliteFile {
 
     fn lapse(&self, name: &str) {
         self.sql(&format!("UPDATE semel_operation SET boot = '' WHERE name = '{name}'"));
+    }
+
+    fn age(&self, name: &str, by: Duration) {
+        let by = by.as_millis();
+        self.sql(&format!(
+            "UPDATE semel_operation SET created_at = created_at - {by}, boot = '', \
+             ended_at = ended_at - {by} WHERE name = '{name}'"
+        ));
     }
 }

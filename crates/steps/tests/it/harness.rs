@@ -261,6 +261,12 @@ impl<D: TestDatabase> Process<D> {
         self.runtime.block_on(handle.run(key, input)).unwrap()
     }
 
+    /// Looks for lapsed operations in the background.
+    pub(crate) fn recover(&self) {
+        let _entered = self.runtime.enter();
+        self.operations.recover();
+    }
+
     /// Ends the process at once.
     pub(crate) fn crash(self) {
         let Self { runtime, operations, .. } = self;

@@ -1,8 +1,14 @@
 //! Operations of several steps on PostgreSQL and SQLite, under crashes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
 
 mod crash_matrix;
 mod databases;
+mod failures;
 mod harness;
 
 /// Makes a module with these tests for each database.
