@@ -391,7 +391,8 @@ impl<S: OperationStore> OperationsInner<S> {
     }
 
     async fn renew(&self, lease: Duration) -> Result<(), StoreError> {
-        let running: Vec<_> = lock(&self.running).values().cloned().collect();
+        let mut running: Vec<_> = lock(&self.running).values().cloned().collect();
+        running.retain(|run| run.needs_renewal(lease));
         if running.is_empty() {
             return Ok(());
         }
