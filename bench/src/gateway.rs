@@ -1,6 +1,7 @@
 //! The gateway: `semel serve` beside nginx as a plain proxy, which gets the very same requests.
 
 mod against;
+mod dashboards;
 pub(crate) mod drive;
 pub(crate) mod instructions;
 mod jwt;
@@ -31,6 +32,7 @@ const REPLAY: &str = "gateway.replay";
 const SLOW: &str = "gateway.slow";
 const MEMORY: &str = "gateway.memory";
 const JWT: &str = "gateway.jwt";
+const DASHBOARDS: &str = "gateway.dashboards";
 
 /// Many short ones: what else a machine does falls on all subjects alike.
 const ROUNDS: usize = 9;
@@ -84,6 +86,9 @@ type ProxyMeasurements = (ProxyCase, Vec<HttpMeasurement>);
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     if settings.wants(JWT) && settings.against.is_none() {
         jwt::run(settings, report)?;
+    }
+    if settings.wants(DASHBOARDS) && settings.against.is_none() {
+        dashboards::run(settings, report)?;
     }
     if ![PASS, UNIQUE, REPLAY, SLOW, MEMORY].iter().any(|part| settings.wants(part)) {
         return Ok(());

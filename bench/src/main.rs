@@ -62,6 +62,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   gateway.replay       nine of ten are repeats that are answered from the record
   gateway.slow         what the gateway adds to an upstream that takes 20 ms
   gateway.jwt          verified JSON Web Tokens, beside opaque bearer tokens
+  gateway.dashboards   guarded throughput with ten open dashboards, beside none
   gateway.memory       memory of the gateway after a million keys
   api                  claim and complete over the service API, alone and in batches of a hundred,
                        beside the gateway

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 28] = [
+const PARTS: [&str; 29] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -32,6 +32,7 @@ const PARTS: [&str; 28] = [
     "gateway.slow",
     "gateway.memory",
     "gateway.jwt",
+    "gateway.dashboards",
     "api",
     "instructions.pass",
     "instructions.claim",

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use crate::{
     gateway::upstream::Upstream,
@@ -62,6 +62,21 @@ pub(crate) fn start_service_api(
     launch(command, folder, &text, SERVING_API)
 }
 
+/// The same, with the port of the API.
+pub(crate) fn start_with_api(
+    mut command: Command,
+    upstream: &Upstream,
+    folder: &Path,
+) -> anyhow::Result<(Program, Site, u16)> {
+    let store = folder.join("semel.db");
+    let caller = format!("{{ header = \"{CALLER}\" }}");
+    let text = configuration(upstream.port, &store.display().to_string(), &caller);
+    let (semel, ports) = launch_all(&mut command, folder, &text, &[LISTENING, SERVING_API])?;
+    let [port, api] = ports[..] else { bail!("the gateway announced {ports:?}") };
+    let site = Site { port, processes: vec![semel.id()], behind: vec![upstream.process()] };
+    Ok((semel, site, api))
+}
+
 /// Starts the program with this configuration, and returns the port that it announces.
 fn launch(
     command: &mut Command,
@@ -69,29 +84,42 @@ fn launch(
     text: &str,
     announcement: &str,
 ) -> anyhow::Result<(Program, u16)> {
+    let (semel, ports) = launch_all(command, folder, text, &[announcement])?;
+    Ok((semel, ports.first().copied().context("the gateway announced no port")?))
+}
+
+/// The same for several announcements, which come in this order.
+fn launch_all(
+    command: &mut Command,
+    folder: &Path,
+    text: &str,
+    announcements: &[&str],
+) -> anyhow::Result<(Program, Vec<u16>)> {
     let config = folder.join("semel.toml");
     fs::write(&config, text)?;
     command.arg("serve").arg("--config").arg(&config).args(["--log-level", "warn"]);
     let mut semel = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
     let output = semel.child().stderr.take().context("the gateway has no output")?;
     let mut lines = BufReader::new(output).lines();
-    let mut address = None;
-    while address.is_none() {
+    let mut ports = Vec::new();
+    while let Some(announcement) = announcements.get(ports.len()) {
         let line = lines.next().context("the gateway did not start")??;
         let rest = line.split_once(announcement).map(|(_, rest)| rest);
-        address = rest.and_then(|rest| rest.split_whitespace().next()).map(str::to_owned);
-        if address.is_none() {
-            eprintln!("{line}");
+        match rest.and_then(|rest| rest.split_whitespace().next()) {
+            Some(address) => {
+                let address: SocketAddr = address.parse().context("reading its address")?;
+                ports.push(address.port());
+            }
+            None => eprintln!("{line}"),
         }
     }
-    let address: SocketAddr = address.unwrap_or_default().parse().context("reading its address")?;
     // It never waits for a reader, and what it warns of is not lost.
     thread::spawn(move || {
         let lines = lines.map_while(Result::ok);
         let alarming = |line: &String| ALARMS.iter().any(|word| line.contains(word));
         lines.filter(alarming).for_each(|line| eprintln!("{line}"));
     });
-    Ok((semel, address.port()))
+    Ok((semel, ports))
 }
 
 /// Its defaults: every POST with a key is guarded, and its record is durable before its answer.

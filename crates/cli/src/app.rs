@@ -3,7 +3,10 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use semel::Semel;
+use semel::{
+    Semel,
+    core::{Resolved, StateName, Store, StoreError},
+};
 use semel_tower::MemoryBudget;
 use tokio::{
     net::TcpListener,
@@ -18,12 +21,15 @@ use crate::{
 };
 use semel_admin::{
     ApiState, ClaimRules, ClaimSeal, ConfigSummary, Dashboard, ServiceState,
-    audit::{Approver, AuditLog},
+    audit::{AnswerDigest, Approver, AuditLog, AuditResult, OperatorAction},
 };
 use semel_config::{
     Api, Config, StoreUrl, TrustedHeader, default_audit_path, lacks_shared_caller_secret,
 };
-use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
+use semel_gateway::{
+    ActionFuture, AuditedResolve, CallerSecrets, DrainReport, GatewayContext, GatewayHandle,
+    ReconcileAction, Reloader,
+};
 use semel_telemetry::{
     EngineObserver, HeldRecordCounter, log::DroppedLines, log_throttle::LogThrottle,
     metrics::Metrics,
@@ -91,7 +97,9 @@ pub(crate) async fn start(
     let held = HeldRecordCounter::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());
-    let context = GatewayContext::new(semel, secrets, metrics, memory);
+    let resolve = audited_resolve(Arc::clone(semel.store()), audit_of(&config));
+    let context =
+        GatewayContext::new(semel, secrets, metrics, memory).with_audited_resolve(resolve);
     let save_identities = async {
         secret_updates.save(context.semel.store()).await?;
         routes.save(context.semel.store()).await
@@ -177,6 +185,47 @@ fn claim_seal(secrets: &CallerSecrets) -> anyhow::Result<ClaimSeal> {
     let current = secrets.current.derive_key(CLAIM_SEAL_LABEL);
     let former = secrets.former.as_ref().map(|former| former.secret.derive_key(CLAIM_SEAL_LABEL));
     ClaimSeal::new(&current, former.as_ref()).context("the encryption key for claims is invalid")
+}
+
+/// The author of actions that a read of the upstream proved.
+const RECONCILE_AUTHOR: &str = "reconcile (by the server)";
+
+/// Resolves a held record as a read of the upstream proved, with its lines in the audit log.
+fn audited_resolve(store: Arc<dyn Store>, audit: AuditLog) -> AuditedResolve {
+    Arc::new(move |action: ReconcileAction| {
+        let (store, audit) = (Arc::clone(&store), audit.clone());
+        Box::pin(async move {
+            let ReconcileAction { id, seen, resolution, answer, why } = action;
+            let to = answer.as_ref().map_or_else(
+                || "released".to_owned(),
+                |answer| format!("completed with status {}", answer.status),
+            );
+            let act = OperatorAction {
+                who: RECONCILE_AUTHOR.to_owned(),
+                act: "reconcile",
+                record: Some((id.clone(), StateName::Held, seen)),
+                to: Some(to),
+                answer: answer.as_ref().map(AnswerDigest::of),
+                why,
+            };
+            let resolved = async { ReconcileResult(store.resolve(&id, seen, &resolution).await) };
+            let done = audit.run_logged(act, resolved).await;
+            done.map_err(|error| format!("{error:#}"))?.0.map_err(|error| error.to_string())
+        }) as ActionFuture
+    })
+}
+
+/// The result of a resolution, for the audit log.
+struct ReconcileResult(Result<Resolved, StoreError>);
+
+impl AuditResult for ReconcileResult {
+    fn result(&self) -> String {
+        match &self.0 {
+            Ok(Resolved::Applied) => "applied".to_owned(),
+            Ok(Resolved::Stale) => "failed: the record changed".to_owned(),
+            Err(error) => format!("failed: {error}"),
+        }
+    }
 }
 
 /// The audit log of a configuration.
@@ -380,7 +429,7 @@ impl Signals {
         }
     }
 
-    async fn wait_for_stop(&mut self) {
+    pub(crate) async fn wait_for_stop(&mut self) {
         while !matches!(self.next().await, ControlSignal::Stop) {}
     }
 }

@@ -28,6 +28,7 @@ use self::{
     verdict::{DemoTranscript, Reuse},
     wire::LossyWire,
 };
+use semel_config::BearerToken;
 
 /// Pause between two rows.
 const ROW_PAUSE: Duration = Duration::from_millis(250);
@@ -140,7 +141,8 @@ impl DemoRun {
         narrator.title("Still running, until Ctrl-C")?;
         narrator.line(format_args!("  Semel        http://{gateway}"))?;
         if let Some(api) = self.gateway.api {
-            narrator.line(format_args!("  its records  http://{api}/v1/records"))?;
+            let BearerToken(token) = &self.gateway.token;
+            narrator.line(format_args!("  dashboard    http://{api}/  (token {token})"))?;
         }
         narrator.line(format_args!("  payment API  http://{shop}"))?;
         narrator.line(format_args!("  its ledger   http://{shop}/ledger"))?;

@@ -44,6 +44,24 @@ fn get(line: &str) -> String {
     exchange(host, &request).1
 }
 
+/// The page of held records of the dashboard at this address, for the operator with this token.
+fn sign_in(url: &str, token: &str) -> String {
+    let (_, host) = url.rsplit_once("http://").unwrap();
+    let form = format!("user=zoe&token={token}");
+    let head = format!("Host: {host}\r\nConnection: close\r\n");
+    let (answer, _) = exchange(
+        host,
+        &format!(
+            "POST /sign-in HTTP/1.1\r\n{head}Content-Type: application/x-www-form-urlencoded\r\n\
+             Content-Length: {}\r\n\r\n{form}",
+            form.len()
+        ),
+    );
+    let (_, cookie) = answer.split_once("set-cookie: ").unwrap_or_else(|| panic!("{answer}"));
+    let cookie = cookie.split(';').next().unwrap();
+    exchange(host, &format!("GET /held HTTP/1.1\r\n{head}Cookie: {cookie}\r\n\r\n")).1
+}
+
 fn exchange(host: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -113,8 +131,11 @@ fn the_printed_curl_commands_work_while_the_demo_runs() {
     let charges: Vec<_> = ledger.lines().filter(|line| line.contains("guest")).collect();
     assert_eq!(charges.len(), 1, "{ledger}");
     assert!(charges[0].contains("$12.00"), "{ledger}");
-    let records = get(printed.iter().find(|line| line.ends_with("/v1/records")).unwrap());
+    let dashboard = printed.iter().find(|line| line.starts_with("  dashboard")).unwrap();
+    let (url, token) = dashboard.split_once("/  (token ").unwrap();
+    let records = get(&format!("{url}/v1/records"));
     assert!(records.contains(r#""key":"order-eve","state":"held""#), "{records}");
+    assert!(sign_in(url, token.trim_end_matches(')')).contains("Resolve order-eve"));
 
     demo.signal("INT");
     assert!(demo.wait_for_exit().success());

@@ -48,6 +48,7 @@ pub mod private_files;
 mod raw;
 mod read;
 mod readings;
+mod reconcile;
 mod report;
 mod routes;
 mod rules;
@@ -89,6 +90,7 @@ pub use self::{
     matching::{contains_loosely, takes_path, takes_path_loosely},
     path::normal_path,
     readings::{TooManyReadings, any_reading, has_one_reading},
+    reconcile::{HeaderSecret, ReadHeader, ReconcileRule},
     units::{duration, time_text},
     urls::{Password, cache_url, store_url},
 };
@@ -322,6 +324,8 @@ pub struct Guard {
     pub lookup: Option<LookupPath>,
     /// The keys that the gateway issues.
     pub issued_keys: Option<IssuedKeysRule>,
+    /// How the upstream is asked what became of a held operation.
+    pub reconcile: Option<Arc<ReconcileRule>>,
     /// How much of an answer is stored.
     pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.

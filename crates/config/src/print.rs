@@ -271,6 +271,7 @@ fn guarded(guard: &Guard) -> Lines {
     lines.extend(guard.cors.as_ref().map(|rule| ("cors", rule.to_json())));
     lines.extend(guard.lookup.as_ref().map(|path| ("lookup", path.to_string().into())));
     lines.extend(guard.issued_keys.as_ref().map(|rule| ("issued_keys", issued_keys(rule))));
+    lines.extend(guard.reconcile.as_ref().map(|rule| ("reconcile", rule.to_json(absolute))));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));

@@ -16,6 +16,7 @@ use super::{
     issued_keys::IssuedKeysSetting,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
+    reconcile::ReconcileSetting,
     rules::{FingerprintSetting, RecordSetting, UpstreamSetting},
     settings::{Setting, SettingsTable as _, default, example, section, settings},
     signature::SignatureTable,
@@ -386,6 +387,11 @@ settings! {
         on_unknown: OnUnknown = default("hold");
         /// Time after which a held record fails. Default: it is held until an operator resolves it.
         hold_for: PositiveDuration = example("7d");
+        /// How the gateway asks the upstream what became of a held operation. It needs
+        /// `on_unknown = "hold"`. An operation that is found is recorded; one that is absent is
+        /// released only with `settles_within` or `fenced`.
+        reconcile: ReconcileSetting =
+            example(json!({ "get": "/v1/charges?key={key}&merchant={caller}" }));
         /// Responses that are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx except 408
         /// and 499), "success" (2xx), "all" (200 to 599), or a list of statuses; always without
         /// those in `forget` and `release`. If the key comes from the body and neither a credential

@@ -89,7 +89,7 @@ fn tiles(history: &History) -> Markup {
     let tiles = [
         ("Executions", count(totals.executed), recent, false),
         ("Replays", count(replays), "recorded or joined answers".to_owned(), false),
-        ("Conflicts", count(conflicts), "running, or another request".to_owned(), false),
+        ("Conflicts", count(conflicts), "in progress, or key reused".to_owned(), false),
         ("In flight", count(gauges.in_flight), "operations".to_owned(), false),
         ("Waiting", count(gauges.waiting), "requests for an answer".to_owned(), false),
         ("Held", held, "counted every 15 seconds".to_owned(), gauges.held > 0),

@@ -192,6 +192,10 @@ fn verdict(view: &RecordView) -> Markup {
         ("completed", Some("failed")) => html! {
             strong { "Its outcome was never known" } ", and every repeat gets operation-failed."
         },
+        ("completed", _) if line.reason_label.as_deref() == Some("resolved") => html! {
+            strong { "An operator said that it took effect" } " and recorded its answer. Every "
+            "repeat gets it, and nothing runs."
+        },
         ("completed", Some("not_retained")) => html! {
             (attempts) " and completed. Its answer was not kept: repeats get 410, and nothing runs."
         },
@@ -337,7 +341,7 @@ fn copies(headers: &HeaderMap, query: &RecordParams, view: &RecordView) -> Marku
             h2 { "Copy" }
             details {
                 summary { "As JSON" }
-                pre #as-json tabindex="0" { (escape::json(&json)) }
+                pre #as-json tabindex="0" { (escape::lines(&json)) }
                 button.plain data-copy="as-json" hidden { "Copy" }
             }
             details {

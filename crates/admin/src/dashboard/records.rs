@@ -226,8 +226,10 @@ pub(super) fn table(records: &[RecordSummaryView]) -> Markup {
                         td data-name="Scope" { (safe(&record.scope)) }
                         td data-name="Caller" { (text::caller(&record.caller)) }
                         td data-name="Claimed" {
-                            (time(&record.claimed_at)) " "
-                            span.quiet { (age(record.age_ms)) " ago" }
+                            div {
+                                (time(&record.claimed_at)) " "
+                                span.quiet { (age(record.age_ms)) " ago" }
+                            }
                         }
                         td.number data-name="Attempt" { (record.attempt) }
                         td data-name="About" { (about(record)) }

@@ -37,13 +37,19 @@ fn card(route: &RouteDescription) -> Markup {
                 }
             }
             div.columns {
-                dl.facts {
-                    @for (name, value) in &route.facts { dt { (name) } dd { (safe(value)) } }
+                div {
+                    @if route.scope.is_some() { h3 { "Settings" } }
+                    dl.facts {
+                        @for (name, value) in &route.facts { dt { (name) } dd { (safe(value)) } }
+                    }
                 }
                 @if !route.effects.is_empty() {
-                    dl.facts {
-                        @for (answers, effect) in &route.effects {
-                            dt { (answers) } dd { (safe(effect)) }
+                    div {
+                        h3 { "When the service answers" }
+                        dl.facts {
+                            @for (answers, effect) in &route.effects {
+                                dt { (answers) } dd { (safe(effect)) }
+                            }
                         }
                     }
                 }

@@ -263,6 +263,8 @@ async fn a_held_record_is_resolved_both_ways_and_the_timeline_says_who_and_why()
         let page = browser.page(&format!("/{}", done.header("location").unwrap())).await;
         assert!(page.contains(&format!("Done: resolved as {to}")), "{page}");
         assert!(page.contains("by zoe (dashboard, by token ops"), "{page}");
+        let is_stated = page.contains("An operator said that it took effect");
+        assert_eq!(is_stated, to == "completed", "{page}");
         assert!(page.contains("the bank &lt;says&gt; so"), "{page}");
         // The fence that was seen has passed.
         let again = browser.submit("/resolve", &[&who[..], &said, &why].concat()).await;

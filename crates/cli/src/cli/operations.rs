@@ -41,7 +41,7 @@ pub(super) fn run(action: OperationsCommand) -> anyhow::Result<ExitCode> {
 
 /// The database of operations.
 #[derive(Clone, Debug, clap::Args)]
-struct DatabaseArgs {
+struct OperationsArgs {
     /// The database: `postgres://USER@HOST/DATABASE`, sqlite:PATH, or env:NAME for the variable
     /// that holds its URL
     #[arg(long, value_name = "URL")]
@@ -89,7 +89,7 @@ impl OperationsDatabase {
     }
 }
 
-impl DatabaseArgs {
+impl OperationsArgs {
     fn url(&self) -> anyhow::Result<StoreUrl> {
         let url = semel_config::store_url(&self.database, &super::config::env);
         url.map_err(|wrong| anyhow!("--database: {wrong}"))

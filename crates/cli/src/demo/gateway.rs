@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use tempfile::TempDir;
 
 use crate::app::Server;
-use semel_config::{Config, Overrides};
+use data_encoding::HEXLOWER;
+use semel_config::{BearerToken, Config, Overrides};
 
 /// Timeout for stopping the gateway.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -15,8 +16,10 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// A running gateway.
 pub(super) struct DemoGateway {
     pub(super) address: SocketAddr,
-    /// The address of the operator API.
+    /// The address of the operator API and of the dashboard.
     pub(super) api: Option<SocketAddr>,
+    /// The operator's token, drawn for this run.
+    pub(super) token: BearerToken,
     server: Server,
     // Dropped after the server, so that the store is closed before its folder is removed.
     folder: TempDir,
@@ -36,13 +39,21 @@ impl DemoGateway {
         };
         // The demo must not depend on the environment.
         let env = |_: &str| None;
-        let load = move || Config::load(None, &overrides, &env).map_err(|error| error.to_string());
+        let token = draw_token()?;
+        let operator = token.clone();
+        let load = move || {
+            let mut config = Config::load(None, &overrides, &env).map_err(|it| it.to_string())?;
+            if let Some(api) = &mut config.api {
+                api.operator_token = Some(operator.clone());
+            }
+            Ok::<_, String>(config)
+        };
         let config = load().map_err(anyhow::Error::msg)?;
         let server = crate::app::start(config, Arc::new(load), None).await?;
         let gateway = server.gateway.as_ref().context("there is no gateway")?;
         let address = *gateway.addresses().first().context("the gateway has no listener")?;
         let api = server.api.as_ref().map(|api| api.address);
-        Ok(Self { address, api, server, folder })
+        Ok(Self { address, api, token, server, folder })
     }
 
     /// Stops the gateway and removes its store.
@@ -50,4 +61,11 @@ impl DemoGateway {
         self.server.stop(SHUTDOWN_TIMEOUT).await;
         self.folder.close().context("cannot remove the folder of the store")
     }
+}
+
+/// A token that is worth nothing elsewhere.
+fn draw_token() -> anyhow::Result<BearerToken> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    Ok(BearerToken(HEXLOWER.encode(&bytes)))
 }

@@ -23,6 +23,7 @@ mod browser;
 mod bypasses;
 mod client;
 mod client_guides;
+mod dashboard;
 mod failures;
 mod fences;
 mod fleet;

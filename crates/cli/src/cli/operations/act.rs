@@ -8,7 +8,7 @@ use semel_admin::audit::{AuditLog, AuditResult, OperatorAction};
 use semel_steps::store::{OperatorStep, OwnedOperation};
 use serde_json::json;
 
-use super::DatabaseArgs;
+use super::OperationsArgs;
 use crate::cli::{
     command_error::{self, CommandError},
     target::{self, Operator},
@@ -40,7 +40,7 @@ pub(crate) struct ParkArgs {
 #[derive(Debug, clap::Args)]
 struct ActArgs {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: OperationsArgs,
     /// The operation, as `semel operations list` prints it
     id: i64,
     /// Reason for the audit log

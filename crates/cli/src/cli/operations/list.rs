@@ -6,7 +6,7 @@ use semel_steps::store::{OperationFilter, OperationRow, OperationState, StepRow,
 use semel_telemetry::{escape, format_duration};
 use serde_json::json;
 
-use super::DatabaseArgs;
+use super::OperationsArgs;
 use crate::cli::{
     command_error::{self, CommandError},
     output::{Output, Style},
@@ -16,7 +16,7 @@ use crate::cli::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: OperationsArgs,
     /// Show this operation with its steps
     #[arg(conflicts_with_all = ["state", "name", "before"])]
     id: Option<i64>,
