@@ -10,7 +10,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::task::{JoinError, spawn_blocking};
 
 /// How long a write waits for another process that writes.
-const BUSY: Duration = Duration::from_secs(3);
+pub(crate) const BUSY: Duration = Duration::from_secs(3);
 
 /// A SQLite file. Clones share the connection.
 #[derive(Clone, Debug)]

@@ -20,11 +20,19 @@
 //! not at all, and a client that got `201` gets it again. The word `separate` at the end of the
 //! command switches that off: then the business commits by itself and the record follows, as it is
 //! usually done, and a kill between the two pays twice.
+//!
+//! With `outbox MAILBOX`, each payment also sends a message in its transaction, and a relay
+//! delivers it to a file whose inbox removes repeats. With `publish MAILBOX`, the service commits
+//! the payment by itself and delivers then, and a kill between the two loses the message.
 
+pub mod mailbox;
 pub mod postgres;
 pub mod sqlite;
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use axum::{
     Json, Router,
@@ -35,17 +43,22 @@ use semel::{
     Semel,
     core::{OnUnknown, Policy, Scope},
 };
+use semel_outbox::{InvalidMessage, OutgoingMessage};
 use semel_tower::{Callers, IdempotencyLayer, KeyRule};
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, time::sleep};
 
 /// How the record of an answer comes to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By the commit that holds the payment.
     OneTransaction,
     /// By a commit of its own, after that of the payment.
     Separate,
+    /// By the commit that holds the payment and a message, for the mailbox in this file.
+    Outbox(PathBuf),
+    /// As `Separate`, and a message is delivered after the commit of the payment.
+    Publish(PathBuf),
 }
 
 /// What no card is charged.
@@ -92,6 +105,12 @@ pub enum Failure {
     Database,
 }
 
+impl From<InvalidMessage> for Failure {
+    fn from(_: InvalidMessage) -> Self {
+        Self::Database
+    }
+}
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         match self {
@@ -102,13 +121,23 @@ impl IntoResponse for Failure {
     }
 }
 
+/// How long a relay may stay silent until that of a restarted process takes over.
+const RELAY_LEASE: Duration = Duration::from_secs(2);
+
+/// The message about a payment.
+fn paid(key: &str, receipt: Receipt) -> Result<OutgoingMessage, InvalidMessage> {
+    let Receipt { order, cents } = receipt;
+    let payload = format!(r#"{{"order":{order},"cents":{cents}}}"#);
+    OutgoingMessage::new("payment.made", payload)?.key(key)
+}
+
 /// The layer around the route.
-fn guarded(semel: &Semel, mode: Mode) -> anyhow::Result<IdempotencyLayer> {
+fn guarded(semel: &Semel, mode: &Mode) -> anyhow::Result<IdempotencyLayer> {
     let merchants = Callers::header(HeaderName::from_static("x-merchant-id"))?;
     // What was rolled back may run again. Where it was not, this is what pays twice: a process that
     // is gone for a second counts as if it had done nothing.
     let mut policy = Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() };
-    if mode == Mode::Separate {
+    if matches!(mode, Mode::Separate | Mode::Publish(_)) {
         policy.lease = Duration::from_secs(1);
     }
     let layer = IdempotencyLayer::new(semel, Scope::new("payments")?, merchants);
@@ -122,8 +151,8 @@ fn guarded(semel: &Semel, mode: Mode) -> anyhow::Result<IdempotencyLayer> {
 /// If the database cannot be opened.
 pub async fn open(database: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
     match database.strip_prefix("sqlite:") {
-        Some(path) => sqlite::open(Path::new(path), mode),
-        None => postgres::open(database, mode).await,
+        Some(path) => sqlite::open(Path::new(path), &mode),
+        None => postgres::open(database, &mode).await,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Serves payments: `payments DATABASE [ADDRESS [separate]]`.
+//! Serves payments: `payments DATABASE [ADDRESS [separate | outbox MAILBOX | publish MAILBOX]]`.
 #![expect(clippy::print_stdout, reason = "a command speaks to its terminal")]
 
 use std::{env, process::ExitCode};
@@ -10,13 +10,18 @@ use semel_examples::{
 };
 use tokio::net::TcpListener;
 
+const USAGE: &str =
+    "usage: payments DATABASE [ADDRESS [separate | outbox MAILBOX | publish MAILBOX]]";
+
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let mut words = env::args().skip(1);
-    let database = words.next().context("usage: payments DATABASE [ADDRESS [separate]]")?;
+    let database = words.next().context(USAGE)?;
     let address = words.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
     let mode = match words.next().as_deref() {
         Some("separate") => Mode::Separate,
+        Some("outbox") => Mode::Outbox(words.next().context(USAGE)?.into()),
+        Some("publish") => Mode::Publish(words.next().context(USAGE)?.into()),
         _ => Mode::OneTransaction,
     };
     let (app, semel) = payments::open(&database, mode).await?;

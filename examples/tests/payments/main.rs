@@ -6,8 +6,10 @@
 mod behaves;
 mod client;
 mod kills;
+mod messages;
 #[path = "../support/mod.rs"]
 mod support;
+mod webhooks;
 
 use std::{collections::BTreeMap, process::Command};
 
