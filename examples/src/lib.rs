@@ -1,5 +1,7 @@
-//! Semel at work: a checkout and payments on axum, a gRPC service on tonic, a nightly job.
+//! Semel at work: a checkout, payments and bookings on axum, a gRPC service on tonic, a nightly
+//! job.
 
+pub mod booking;
 pub mod checkout;
 mod database;
 pub mod grpc;
@@ -26,6 +28,9 @@ mod guides {
 
     #[doc = include_str!("../../docs/guide/rolling-it-out.md")]
     struct RollingItOut;
+
+    #[doc = include_str!("../../docs/guide/steps.md")]
+    struct Steps;
 
     #[doc = include_str!("../../docs/guide/stripe-sdks.md")]
     struct StripeSdks;

@@ -14,6 +14,7 @@ mod key;
 mod list;
 mod lookup;
 mod migrate;
+mod operations;
 mod outbox;
 mod output;
 mod reload;
@@ -86,6 +87,9 @@ enum Command {
     /// Find likely duplicates in a CSV of past orders
     #[command(after_help = EXIT_CODES)]
     Duplicates(duplicates::Args),
+    /// Show operations of several steps, and resume, undo or park them
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Operations(operations::OperationsCommand),
     /// Copy a store to a new file while servers use it
     Backup(backup::Args),
     /// Create a store, migrate an older one, or prepare a restored one for use
@@ -114,6 +118,7 @@ impl Cli {
             Command::Sweep(args) => sweep::run(args),
             Command::Outbox(action) => outbox::run(action),
             Command::Duplicates(args) => duplicates::run(&args),
+            Command::Operations(action) => operations::run(action),
             Command::Backup(args) => backup::run(args),
             Command::Migrate(args) => migrate::run(args),
             Command::Doctor(args) => doctor::run(args),

@@ -11,6 +11,7 @@ mod gateway;
 mod narrator;
 mod orders;
 mod shop;
+pub(crate) mod steps;
 mod verdict;
 mod wire;
 

@@ -140,3 +140,20 @@ fn the_printed_curl_commands_work_while_the_demo_runs() {
     demo.signal("INT");
     assert!(demo.wait_for_exit().success());
 }
+
+#[test]
+fn the_demo_of_steps_finishes_one_order_and_undoes_the_other() {
+    let output = Program::start(demo().arg("steps"));
+    assert!(output.wait_for_exit().success(), "{}", output.log());
+    let log = output.log();
+    for line in [
+        "first   killed",
+        "second  = done",
+        "third   = undone, refused: \"no courier goes there\"",
+        "2 × charge the card",
+        "1 × ship the parcel",
+        "1 × give the money back",
+    ] {
+        assert!(log.contains(line), "{line} is missing:\n{log}");
+    }
+}

@@ -5,6 +5,8 @@
 //! - [`postgres`]: on a [`sqlx::PgPool`];
 //! - [`sqlite`]: on a [`sqlx::SqlitePool`].
 //!
+//! Both modules also keep operations of several steps: see [`semel_steps`].
+//!
 //! Their tables are those of `semel-postgres` and `semel-sqlite`: programs with either crate may
 //! share one database.
 //!

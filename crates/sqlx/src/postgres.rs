@@ -42,10 +42,12 @@
 //! look for it there.
 
 mod database;
+mod operations;
 mod rows;
 mod user_transaction;
 
 pub use database::{PgDatabase, PgTransaction, PgTransactionalStore, create_table};
+pub use operations::PgOperations;
 pub use user_transaction::PgUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.

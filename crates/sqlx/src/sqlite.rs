@@ -55,10 +55,12 @@
 
 mod claims;
 mod database;
+mod operations;
 mod rows;
 mod user_transaction;
 
 pub use database::{SqliteDatabase, SqliteTransaction, SqliteTransactionalStore, create_table};
+pub use operations::SqliteOperations;
 pub use user_transaction::SqliteUserTransaction;
 
 /// The SQL that creates the table, for a migration of your own. It can be run repeatedly.

@@ -33,8 +33,10 @@ use crate::{
     },
 };
 
-/// The most operations that one look takes over, and the longest pause between two looks.
+/// The most operations that one look takes over, the most that run here when it takes any, and the
+/// longest pause between two looks.
 const TAKEN_MAX: u32 = 64;
+const RUNNING_MAX: usize = 1_000;
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// The most operations that one sweep deletes, and how many looks lie between two sweeps.
 const SWEPT_MAX: u32 = 500;
@@ -369,7 +371,8 @@ impl<S: OperationStore> OperationsInner<S> {
     async fn look(self: &Arc<Self>) -> Result<(), StoreError> {
         let settings = *lock(&self.settings);
         self.renew(settings.lease).await?;
-        if self.is_draining.load(Ordering::SeqCst) {
+        let is_full = lock(&self.running).len() >= RUNNING_MAX;
+        if is_full || self.is_draining.load(Ordering::SeqCst) {
             return Ok(());
         }
         let known: Vec<_> = lock(&self.functions).keys().cloned().collect();
@@ -391,7 +394,8 @@ impl<S: OperationStore> OperationsInner<S> {
     }
 
     async fn renew(&self, lease: Duration) -> Result<(), StoreError> {
-        let running: Vec<_> = lock(&self.running).values().cloned().collect();
+        let mut running: Vec<_> = lock(&self.running).values().cloned().collect();
+        running.retain(|run| run.needs_renewal(lease));
         if running.is_empty() {
             return Ok(());
         }

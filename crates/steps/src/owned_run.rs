@@ -86,6 +86,12 @@ impl<S: OperationStore> OwnedRun<S> {
         self.lease_until.fetch_max(until, Ordering::Relaxed);
     }
 
+    /// Whether a third of the lease has passed.
+    pub(crate) fn needs_renewal(&self, lease: Duration) -> bool {
+        let at = u64::try_from((since_boot() + lease * 2 / 3).as_millis()).unwrap_or(u64::MAX);
+        at >= self.lease_until.load(Ordering::Relaxed)
+    }
+
     /// Whether no other process can have taken the operation over.
     pub(crate) fn is_leased(&self) -> bool {
         let now = u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX);

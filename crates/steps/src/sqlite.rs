@@ -44,12 +44,22 @@ impl SqliteOperations {
             let connection = Connection::open(path)?;
             connection.busy_timeout(BUSY_TIMEOUT)?;
             connection.pragma_update(None, "journal_mode", "WAL")?;
-            // In a write-ahead log only this makes a commit durable.
-            connection.pragma_update(None, "synchronous", "FULL")?;
             connection.execute_batch(&format!("BEGIN IMMEDIATE; {TABLES} COMMIT"))?;
-            Ok(connection)
+            Self::on(connection)
         };
-        Ok(Self(Arc::new(Mutex::new(open().map_err(store_error)?))))
+        open().map_err(store_error)
+    }
+
+    /// Takes a connection to a file that has the [tables](TABLES).
+    ///
+    /// # Errors
+    ///
+    /// If the connection cannot be set up.
+    pub fn on(connection: Connection) -> rusqlite::Result<Self> {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        // In a write-ahead log only this makes a commit durable.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        Ok(Self(Arc::new(Mutex::new(connection))))
     }
 
     /// Runs this on the connection, to its end even if the caller stops waiting.

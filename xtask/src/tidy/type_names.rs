@@ -9,15 +9,17 @@ use super::tree::{Finding, Tree};
 const KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "union", "type"];
 
 /// Names that several types may have, with the reason.
-const SHARED_NAMES: [(&str, &str); 11] = [
+const SHARED_NAMES: [(&str, &str); 13] = [
     ("Args", "the arguments of one command, private to its file"),
     ("BoxError", "the usual alias of a boxed error in crates that do not know each other"),
     ("Options", "the options of one backend, named with its crate"),
     ("PgDatabase", "crates/sqlx mirrors the names of crates/postgres"),
+    ("PgOperations", "crates/sqlx mirrors the names of crates/steps"),
     ("PgTransaction", "crates/sqlx mirrors the names of crates/postgres"),
     ("PgTransactionalStore", "crates/sqlx mirrors the names of crates/postgres"),
     ("PgUserTransaction", "crates/sqlx mirrors the names of crates/postgres"),
     ("SqliteDatabase", "crates/sqlx mirrors the names of crates/sqlite"),
+    ("SqliteOperations", "crates/sqlx mirrors the names of crates/steps"),
     ("SqliteTransaction", "crates/sqlx mirrors the names of crates/sqlite"),
     ("SqliteTransactionalStore", "crates/sqlx mirrors the names of crates/sqlite"),
     ("SqliteUserTransaction", "crates/sqlx mirrors the names of crates/sqlite"),

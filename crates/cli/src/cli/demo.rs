@@ -1,4 +1,4 @@
-//! `semel demo`. A double charge, without and with Semel.
+//! `semel demo`. A double charge, without and with Semel; a checkout that is killed in the middle.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -17,6 +17,11 @@ use crate::demo::{self, Narrator, NarratorStyle};
 /// Arguments of `semel demo`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Another demo than that of the double charge
+    #[arg(value_enum, value_name = "DEMO")]
+    subject: Option<DemoSubject>,
+    #[command(flatten)]
+    worker: demo::steps::WorkerArgs,
     /// Leave nothing running; exit with 0 only if the demo succeeded
     #[arg(long)]
     once: bool,
@@ -25,9 +30,28 @@ pub(super) struct Args {
     port: u16,
 }
 
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DemoSubject {
+    /// A checkout of four steps is killed in the middle and finishes; another is undone
+    Steps,
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(show(args))
+    match args.subject {
+        Some(DemoSubject::Steps) if args.worker.is_worker() => {
+            runtime.block_on(demo::steps::run_worker(&args.worker))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(DemoSubject::Steps) => {
+            let mut out = io::stdout();
+            let style = NarratorStyle { coloured: is_stdout_coloured(), paced: false };
+            demo::steps::run_steps_demo(&mut Narrator::new(&mut out, style))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None => runtime.block_on(show(args)),
+    }
 }
 
 async fn show(args: Args) -> anyhow::Result<ExitCode> {

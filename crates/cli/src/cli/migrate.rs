@@ -7,6 +7,7 @@ use semel::transactional::sql::postgres as sql;
 use semel_outbox as outbox;
 use semel_postgres::MigrationReport;
 use semel_sqlite::SqliteStore;
+use semel_steps as steps;
 use serde::Serialize;
 use serde_json::json;
 
@@ -37,6 +38,9 @@ pub(super) struct Args {
     /// in their own transactions, instead of a store
     #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
     transactional: bool,
+    /// Install the tables for operations of several steps, instead of a store
+    #[arg(long, conflicts_with_all = ["new_store", "after_restore", "transactional", "outbox"])]
+    steps: bool,
     /// Install the tables of an outbox, and on PostgreSQL the function `semel_send`, instead of a
     /// store
     #[arg(long, conflicts_with_all = ["new_store", "after_restore", "transactional"])]
@@ -77,6 +81,8 @@ async fn migrate(args: Args) -> Result<ExitCode, CommandError> {
         print(output, &restored, &restored.to_string())?;
     } else if args.transactional {
         migrate_transactional(&args, &url, output).await?;
+    } else if args.steps {
+        migrate_steps(&args, &url, output).await?;
     } else if args.outbox {
         migrate_outbox(&args, &url, output).await?;
     } else {
@@ -174,6 +180,36 @@ async fn migrate_outbox(args: &Args, url: &StoreUrl, output: Output) -> anyhow::
             print(output, &json!({ "path": path.display().to_string() }), &words)
         }
         StoreUrl::Memory => bail!("an outbox in memory would lose its messages"),
+    }
+}
+
+/// Installs the tables for operations of several steps.
+async fn migrate_steps(args: &Args, url: &StoreUrl, output: Output) -> anyhow::Result<()> {
+    const FAILED: &str = "the tables cannot be installed";
+    match url {
+        StoreUrl::Postgres(server) => {
+            let options = store::postgres(server)?;
+            let lock = steps::sql::postgres::CREATE_TABLES_LOCK;
+            let lock = format!("SELECT pg_advisory_xact_lock({lock});");
+            let script = [&lock, steps::postgres::TABLES].join("\n");
+            if args.print {
+                return output.line(options.in_schema(&script).trim_end());
+            }
+            options.run_in_schema(&script).await.context(FAILED)?;
+            let schema = options.schema();
+            let words =
+                format!("done: semel_operation and semel_step are in the schema `{schema}`");
+            print(output, &json!({ "schema": schema }), &words)
+        }
+        StoreUrl::Sqlite(_) if args.print => output.line(steps::sqlite::TABLES.trim_end()),
+        StoreUrl::Sqlite(path) => {
+            store::need_folder(path)?;
+            steps::SqliteOperations::open(path).context(FAILED)?;
+            let path = path.display().to_string();
+            let words = format!("done: semel_operation and semel_step are in {path}");
+            print(output, &json!({ "path": path }), &words)
+        }
+        StoreUrl::Memory => bail!("operations are kept in a database"),
     }
 }
 

@@ -6,9 +6,11 @@
     reason = "a test reports by panicking"
 )]
 
+mod commits;
 mod crash_matrix;
 mod databases;
 mod failures;
+mod fleet;
 mod harness;
 
 /// Makes a module with these tests for each database.
