@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `detect` | which orders are likely duplicates: no I/O, time is a number |
 //! | `amount`, `time` | amounts as exact decimals; times in the spellings that exports have |
-//! | `columns` | which column is which, and what stands between columns |
+//! | `columns` | which column is which |
 //! | `report` | the findings, for people and for programs |
 
 mod amount;
@@ -26,12 +26,13 @@ use csv::{ByteRecord, ReaderBuilder};
 
 use self::{
     amount::{Amount, Decimal},
-    columns::{ColumnArgs, Columns, Separator},
+    columns::{ColumnArgs, Columns},
     detect::{DuplicateDetector, OrderRow},
     report::DuplicateReport,
 };
 use super::{
     command_error::{self, CommandError, EXIT_FINDINGS},
+    csv_input::{self, Separator},
     output::{Output, ProgressLine},
 };
 
@@ -106,7 +107,7 @@ fn open(file: &Path) -> anyhow::Result<(Box<dyn Read>, String)> {
 
 /// Reads all rows, keeping of each only what the detector needs.
 fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
-    let (head, separator) = columns::head(BufReader::with_capacity(1 << 16, input))?;
+    let (head, separator) = csv_input::head(BufReader::with_capacity(1 << 16, input))?;
     let separator = args.separator.unwrap_or(separator);
     let mut reader = ReaderBuilder::new()
         .delimiter(separator.0)

@@ -9,6 +9,7 @@ use semel::core::Key;
 use super::{
     command_error::{self, CommandError},
     lookup::{self, FilterArgs},
+    resolve_from::{self, ExportArgs},
     resolve_many,
     target::{Operator, TargetArgs},
 };
@@ -26,13 +27,17 @@ const MANY: &str = "\
 Many at once: without a KEY, every held record that all the filters match is resolved. First comes \
 a preview: how many, by scope and reason, and some examples. Only records of the preview are \
 resolved, and only those that have not changed since; the others are counted, and the exit code is \
-4. With --dry-run nothing is changed.";
+4. With --dry-run nothing is changed.
+
+From an export: --from FILE.csv --completed --status 201 resolves the held records that the CSV \
+of a provider names, each with the answer of its row. A record that no row names, that several \
+rows name, or whose row does not agree, stays held.";
 
 /// Arguments of `semel resolve`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("outcome").required(true).args(["completed", "released"]))]
 #[command(group = ArgGroup::new("which").required(true).multiple(true)
-    .args(["key", "scope", "caller", "reason", "since", "until"]))]
+    .args(["key", "scope", "caller", "reason", "since", "until", "from"]))]
 #[command(group = ArgGroup::new("many").multiple(true)
     .args(["reason", "since", "until", "dry_run"]).conflicts_with("key"))]
 #[command(after_help = format!("{MANY}\n\n{}", super::EXIT_CODES))]
@@ -42,6 +47,8 @@ pub(super) struct Args {
     key: Option<Key>,
     #[command(flatten)]
     matching: FilterArgs,
+    #[command(flatten)]
+    export: ExportArgs,
     #[command(flatten)]
     place: TargetArgs,
     /// It happened: every retry gets the answer that you give
@@ -93,9 +100,13 @@ async fn resolve(args: Args) -> Result<ExitCode, CommandError> {
         answer.read()?;
     }
     let words = AuditNote { why: args.why, who: args.operator.name() };
+    let consent = resolve_many::Confirmation { dry_run: args.dry_run, yes: args.yes };
+    if let (Some(_), Some(status)) = (&args.export.from, args.status) {
+        let (place, filter) = (&args.place, args.matching.filter());
+        return resolve_from::run(place, filter, &args.export, status, words, consent).await;
+    }
     let Some(key) = args.key else {
         let outcome = resolve_many::ResolveOutcome { to, answer, note: words };
-        let consent = resolve_many::Confirmation { dry_run: args.dry_run, yes: args.yes };
         return resolve_many::run(&args.place, args.matching.filter(), outcome, consent).await;
     };
     let (target, output) = (args.place.open().await?, args.place.output());

@@ -117,13 +117,16 @@ pub(super) async fn run(
 }
 
 /// The records that a filter matches.
-struct FilteredRecords {
-    records: Vec<RecordSummaryView>,
+pub(super) struct FilteredRecords {
+    pub(super) records: Vec<RecordSummaryView>,
     more: bool,
     examined: u64,
 }
 
-async fn find(target: &Target, filter: &RecordFilter) -> Result<FilteredRecords, CommandError> {
+pub(super) async fn find(
+    target: &Target,
+    filter: &RecordFilter,
+) -> Result<FilteredRecords, CommandError> {
     let mut found = FilteredRecords { records: Vec::new(), more: false, examined: 0 };
     let (mut after, mut progress) = (None, ProgressLine::new());
     loop {

@@ -1,6 +1,6 @@
 //! Many records at once.
 
-use semel::core::{Finish, Reason, RecordId, StateView};
+use semel::core::{Captured, Finish, Reason, RecordId, StateView};
 use serde_json::Value;
 
 use crate::{
@@ -229,4 +229,75 @@ fn an_outage_is_resolved_through_a_server() {
     let audit = harness.audit();
     assert_eq!(results(&audit), [300, 299, 1]);
     assert_eq!(audit[0]["who"], "zoe (by operator token, from 127.0.0.1)");
+}
+
+/// The export of a provider: one row for `a`, two for `b`, another amount for `c`, none for `d`.
+const EXPORT: &str = "Idempotency Key;Charge;Amount\n\
+                      a;ch_1;49.90\nb;ch_2;49.90\nb;ch_3;49.90\nc;ch_4;1.00\nother;ch_5;2\n";
+
+fn exported(harness: &Harness) {
+    let store = harness.store();
+    for key in ["a", "b", "c", "d"] {
+        let id = id("payments", "shop-7", key);
+        let mut claim = Harness::to_claim(&id);
+        claim.captured = Captured::new([("amount", "49.9"), ("order", "o-1")]);
+        let by = harness.claim(&*store, &claim);
+        harness.finish(&*store, &id, by, &Finish::hold(Reason::Answered(503)));
+    }
+    std::fs::write(harness.folder.path().join("charges.csv"), EXPORT).unwrap();
+}
+
+const FROM: [&str; 9] = [
+    "resolve",
+    "--from",
+    "charges.csv",
+    "--completed",
+    "--status",
+    "201",
+    "--agree",
+    "amount=Amount",
+    "--why",
+];
+
+#[test]
+fn an_export_resolves_the_records_that_exactly_one_row_names() {
+    let harness = Harness::new();
+    exported(&harness);
+    let is_held = |key: &str| {
+        let seen = harness.seen(&id("payments", "shop-7", key)).unwrap();
+        seen.state == StateView::Held
+    };
+    let preview = harness.run(&[&FROM[..], &["export", "--dry-run"]].concat());
+    let shown = &preview.assert_exit(0).stdout;
+    for line in [
+        "1 records: one row names each of them",
+        "1 records: stay held: more than one row",
+        "1 records: stay held: the row does not agree",
+        "1 records: stay held: no row names them",
+        "\"Charge\":\"ch_1\"",
+    ] {
+        assert!(shown.contains(line), "no {line:?} in {shown}");
+    }
+    assert!(["a", "b", "c", "d"].into_iter().all(is_held), "a preview changes nothing");
+    let done = harness.run(&[&FROM[..], &["export", "--yes", "--json"]].concat());
+    let summary = &done.assert_exit(0).json()[0];
+    assert_eq!((&summary["applied"], &summary["ambiguous"]), (&1.into(), &1.into()), "{summary}");
+    assert!(!is_held("a") && ["b", "c", "d"].into_iter().all(is_held));
+    let seen = harness.run(&["inspect", "a", "--json"]).assert_exit(0).json();
+    assert_eq!(seen[0]["answer"]["status"], 201, "{seen:?}");
+    let body = r#"{"Amount":"49.90","Charge":"ch_1","Idempotency Key":"a"}"#;
+    assert_eq!(seen[0]["answer"]["body"], body);
+    assert_eq!(harness.audit().len(), 2);
+}
+
+#[test]
+fn one_row_does_not_resolve_two_records() {
+    let harness = Harness::new();
+    exported(&harness);
+    std::fs::write(harness.folder.path().join("charges.csv"), "order,id\no-1,ch_1\n").unwrap();
+    let from = ["resolve", "--from", "charges.csv", "--by", "order", "--completed"];
+    let more = ["--status", "201", "--why", "export", "--yes", "--json"];
+    let done = harness.run(&[&from[..], &more].concat());
+    assert_eq!(done.assert_exit(0).json()[0]["found"], 0);
+    assert!(harness.audit().is_empty());
 }
