@@ -20,7 +20,7 @@ use semel_admin::{
 };
 use semel_telemetry::escape;
 
-/// Maximum number of records that one command resolves.
+/// Maximum number of records that one command resolves or deletes.
 const RECORDS_MAX: usize = 10_000;
 
 /// Maximum number of examples in a preview, and of changed records in a summary.
@@ -117,13 +117,17 @@ pub(super) async fn run(
 }
 
 /// The records that a filter matches.
-struct FilteredRecords {
-    records: Vec<RecordSummaryView>,
-    more: bool,
-    examined: u64,
+pub(super) struct FilteredRecords {
+    pub(super) records: Vec<RecordSummaryView>,
+    pub(super) more: bool,
+    pub(super) examined: u64,
 }
 
-async fn find(target: &Target, filter: &RecordFilter) -> Result<FilteredRecords, CommandError> {
+/// The first records that a filter matches, at most as many as one command changes.
+pub(super) async fn find(
+    target: &Target,
+    filter: &RecordFilter,
+) -> Result<FilteredRecords, CommandError> {
     let mut found = FilteredRecords { records: Vec::new(), more: false, examined: 0 };
     let (mut after, mut progress) = (None, ProgressLine::new());
     loop {
@@ -314,6 +318,6 @@ fn interrupted(summary: &ResolveSummary, failure: CommandError) -> CommandError 
     }
 }
 
-fn count(number: usize) -> u64 {
+pub(super) fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
