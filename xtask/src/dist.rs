@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: the program as it is released, without a path of the machine that built it.
+//! `cargo xtask dist`: the program as it is released, without a path of the machine that built it,
+//! and its packages in `target/dist/packages`.
 //!
 //! The compiler writes the paths of sources into a program, for the messages of panics and for
 //! debuggers; they name the user who built it and differ between machines. Cargo's `trim-paths` is
@@ -7,13 +8,48 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::package::{self, ReleasedProgram};
 use crate::run;
 
-/// Builds the program, then looks for paths that should not be in it.
+/// Builds the program, looks for paths that should not be in it, and packs it.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let program = build(root)?;
+    release(root, &program).make()
+}
+
+/// The same, and then tries the Debian package.
+pub(crate) fn torture(root: &Path) -> anyhow::Result<()> {
+    let program = build(root)?;
+    let release = release(root, &program);
+    release.make()?;
+    package::torture(&release)
+}
+
+fn release<'a>(root: &'a Path, program: &'a Path) -> ReleasedProgram<'a> {
+    let folder = root.join("target").join("dist").join("packages");
+    let epoch = git(root, &["log", "-1", "--format=%ct"]).unwrap_or_else(|| "0".to_owned());
+    ReleasedProgram { root, program, folder, epoch }
+}
+
+/// The version with the commit and its date; `None` outside of a repository.
+fn version(root: &Path) -> Option<String> {
+    let commit = git(root, &["log", "-1", "--abbrev=12", "--format=%h %cs"])?;
+    let modified =
+        if git(root, &["status", "--porcelain"])?.is_empty() { "" } else { ", modified" };
+    Some(format!("{} ({commit}{modified})", env!("CARGO_PKG_VERSION")))
+}
+
+fn git(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
+
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let folder = root.join("target").join("dist");
     let prefixes = prefixes(root)?;
     let mut build = run::cargo(root, &["build", "--release", "--locked"]);
@@ -22,6 +58,10 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     // Its separator lets a path contain blanks. It takes precedence over RUSTFLAGS.
     build.env("CARGO_ENCODED_RUSTFLAGS", flags("--remap-path-prefix=", &prefixes).join("\u{1f}"));
     build.env("CFLAGS", flags("-ffile-prefix-map=", &prefixes).join(" "));
+    build.env("CARGO_PROFILE_RELEASE_DEBUG", "false").env("CARGO_PROFILE_RELEASE_STRIP", "true");
+    if let Some(version) = version(root) {
+        build.env("SEMEL_VERSION", version);
+    }
     run::step("dist", &mut build)?;
     let program = folder.join("release").join("semel");
     let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
@@ -30,7 +70,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         bail!("{} contains paths of this machine: {}", program.display(), found.join(", "));
     }
     println!("{} contains no path of this machine", program.display());
-    Ok(())
+    Ok(program)
 }
 
 /// The folders whose paths are replaced, and by what. The last that fits counts, so the longest

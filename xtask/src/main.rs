@@ -11,6 +11,7 @@ mod debian;
 mod dist;
 mod frameworks;
 mod fuzz;
+mod package;
 mod run;
 mod supply;
 mod test;
@@ -30,7 +31,8 @@ usage: cargo xtask COMMAND
   bench [NAME…]                   the benchmarks, optimised
   torture                         the long editions of the tests named torture, optimised; dist;
                                   cargo deny
-  dist                            the program as it is released, in target/dist/release
+  dist                            the program as it is released, and its packages, in
+                                  target/dist/packages
   sbom                            its bill of materials (CycloneDX), in target/semel.cdx.json
   fuzz [TARGET] [--seconds N]     every fuzz target or one, N seconds each (60)
   help                            this text

@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     test.args(["--nocapture", "torture"]).envs(frameworks::variables(root));
     run::step("torture", &mut test)?;
     features(root)?;
-    dist::run(root)?;
+    dist::torture(root)?;
     deny(root)
 }
 

@@ -42,7 +42,7 @@ pub struct AuditLog(Arc<Path>);
 pub struct OperatorAction {
     /// The author, and how they were identified.
     pub who: String,
-    /// The kind: `resolve`, `delete`, `read-answer`, `sweep`, `reload`, `new-store`,
+    /// The kind: `resolve`, `delete`, `read-answer`, `export`, `sweep`, `reload`, `new-store`,
     /// `after-restore`.
     pub act: &'static str,
     /// The record, with the state and fence that the operator saw.

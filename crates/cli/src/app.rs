@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     route_identity::{self, Approval},
     store::{self, OpenStore},
+    supervisor::Supervisor,
 };
 use semel_admin::{
     ApiState, ClaimRules, ClaimSeal, ConfigSummary, Dashboard, ServiceState,
@@ -45,6 +46,8 @@ pub(crate) struct Server {
     pub(crate) api: Option<ApiServer>,
     reload: Arc<ConfigReloader>,
     drain: Duration,
+    drain_notice: Duration,
+    supervisor: Supervisor,
     _held_record_counter: HeldRecordCounter,
 }
 
@@ -111,7 +114,7 @@ pub(crate) async fn start(
             None
         }
     };
-    let drain = config.gateway.drain;
+    let (drain, drain_notice) = (config.gateway.drain, config.gateway.drain_notice);
     let claim_rules = Arc::new(ClaimRules::new(&config));
     let config_summary = Arc::new(ConfigSummary::new(&config));
     let reload = Arc::new(ConfigReloader {
@@ -125,7 +128,15 @@ pub(crate) async fn start(
     });
     let start = |(listener, api)| start_api(listener, &api, &context, &reload);
     let api = api_listener.map(start).transpose()?;
-    Ok(Server { gateway, api, reload, drain, _held_record_counter: held })
+    Ok(Server {
+        gateway,
+        api,
+        reload,
+        drain,
+        drain_notice,
+        supervisor: Supervisor::default(),
+        _held_record_counter: held,
+    })
 }
 
 async fn listen(api: &Api) -> anyhow::Result<TcpListener> {
@@ -243,6 +254,11 @@ fn scopes(config: &Config) -> Vec<semel::core::Scope> {
 }
 
 impl Server {
+    /// Reports to a service manager when it is ready, reloads and stops.
+    pub(crate) fn with_supervisor(self, supervisor: Supervisor) -> Self {
+        Self { supervisor, ..self }
+    }
+
     /// Shows the dropped log lines of this process in its metrics.
     pub(crate) fn export_dropped_lines(&self, dropped: DroppedLines) {
         self.reload.context.metrics.set_dropped_log_lines(dropped);
@@ -250,7 +266,9 @@ impl Server {
 
     /// Waits for SIGTERM or SIGINT. SIGHUP reloads the configuration.
     pub(crate) async fn run_until_stop(&self, signals: &mut Signals) {
+        self.supervisor.notify_ready();
         while let ControlSignal::Reload = signals.next().await {
+            self.supervisor.notify_reloading();
             match self.reload.run(None).await {
                 Ok(done) => tracing::info!("{done}"),
                 Err(error) => {
@@ -259,12 +277,14 @@ impl Server {
                     error.lines().for_each(|line| tracing::error!("{line}"));
                 }
             }
+            self.supervisor.notify_ready();
         }
     }
 
     /// Finishes in-flight requests and stops. A second SIGTERM or SIGINT aborts the drain.
     pub(crate) async fn drain(self, signals: &mut Signals) -> ExitCode {
         let timeout = self.drain;
+        self.supervisor.notify_stopping();
         tracing::info!(timeout_s = timeout.as_secs(), "shutting down: draining in-flight requests");
         let report = tokio::select! {
             report = self.stop(timeout) => report,
@@ -285,11 +305,13 @@ impl Server {
         ExitCode::SUCCESS
     }
 
-    /// Stops, and returns what was still running after `timeout`.
+    /// Reports that the server is not ready, stops after the notice, and returns what was still
+    /// running after `timeout`.
     pub(crate) async fn stop(self, timeout: Duration) -> DrainReport {
         if let Some(api) = &self.api {
             let _ = api.draining.send(true);
         }
+        tokio::time::sleep(self.drain_notice).await;
         let report = match self.gateway {
             Some(gateway) => gateway.shutdown(timeout).await,
             None => DrainReport::default(),
@@ -391,6 +413,7 @@ fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
         ("gateway.tls", old.gateway.tls.is_some() != new.gateway.tls.is_some()),
         ("gateway.threads", old.gateway.threads != new.gateway.threads),
         ("gateway.drain", old.gateway.drain != new.gateway.drain),
+        ("gateway.drain_notice", old.gateway.drain_notice != new.gateway.drain_notice),
         ("api", api(old) != api(new) || token(old) != token(new)),
         ("limits", old.limits != new.limits),
     ];

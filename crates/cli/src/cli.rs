@@ -4,20 +4,26 @@ mod backup;
 mod caller;
 mod client;
 mod command_error;
+mod completions;
 mod config;
 mod csv_input;
 mod delete;
+mod delete_caller;
 mod demo;
 mod doctor;
 mod duplicates;
+mod export;
 mod inspect;
 mod key;
 mod list;
 mod lookup;
+mod man;
 mod migrate;
 mod operations;
 mod outbox;
 mod output;
+#[cfg(test)]
+mod reference;
 mod reload;
 mod resolve;
 mod resolve_from;
@@ -43,9 +49,15 @@ Exit codes:
    64  the configuration is invalid
   130  interrupted";
 
+/// The version, with commit and date in a released program: `cargo xtask dist` sets them.
+const VERSION: &str = match option_env!("SEMEL_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Makes every retry harmless: each idempotency key runs once, every retry gets the first answer.
 #[derive(Debug, Parser)]
-#[command(name = "semel", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "semel", version = VERSION, propagate_version = true, max_term_width = 100)]
 #[command(after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
@@ -78,9 +90,10 @@ enum Command {
     Caller(caller::Args),
     /// Resolve a held key, or many: record an answer, or that the operation did not happen
     Resolve(resolve::Args),
-    /// Delete a record, so that any request may run under its key
-    #[command(after_help = EXIT_CODES)]
+    /// Delete a record, so that any request may run under its key, or all records of a caller
     Delete(delete::Args),
+    /// Write everything that is stored about a caller to a file
+    Export(export::Args),
     /// Delete records past their retention
     Sweep(sweep::Args),
     /// Deliver the messages of an outbox, and look after those that fail
@@ -99,6 +112,10 @@ enum Command {
     /// Check a store and a cache, and recommend changes
     #[command(after_help = EXIT_CODES)]
     Doctor(doctor::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
+    /// Write the man pages
+    Man(man::Args),
 }
 
 impl Cli {
@@ -117,6 +134,7 @@ impl Cli {
             Command::Caller(args) => caller::run(&args),
             Command::Resolve(args) => resolve::run(args),
             Command::Delete(args) => delete::run(args),
+            Command::Export(args) => export::run(args),
             Command::Sweep(args) => sweep::run(args),
             Command::Outbox(action) => outbox::run(action),
             Command::Duplicates(args) => duplicates::run(&args),
@@ -124,6 +142,8 @@ impl Cli {
             Command::Backup(args) => backup::run(args),
             Command::Migrate(args) => migrate::run(args),
             Command::Doctor(args) => doctor::run(args),
+            Command::Completions(args) => completions::run(&args),
+            Command::Man(args) => man::run(&args),
         };
         done.unwrap_or_else(|error| {
             output::print_error(&format!("{error:#}"));

@@ -7,3 +7,4 @@ pub mod cli;
 mod demo;
 mod route_identity;
 mod store;
+mod supervisor;

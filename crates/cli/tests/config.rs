@@ -30,6 +30,9 @@ fn semel(folder: &Path, args: &[&str]) -> Output {
         .env("EMPTY", "")
         .env("SPACES", "hunter2 hunter2 hunter2")
         .env("SEMEL_SECRET", "a secret that is long enough")
+        .env("DATABASE_URL", "postgres://semel@db/semel")
+        .env("VIEWER_TOKEN", "the-token-of-those-on-call")
+        .env("METRICS_TOKEN", "the-token-of-prometheus")
         .env("SEMEL_OPERATOR_TOKEN", "a-token-that-is-long-enough")
         .env("STRIPE_WEBHOOK_SECRET", "whsec_that is long enough")
         .env("GITHUB_WEBHOOK_SECRET", "a hook's secret that is long enough")
@@ -225,6 +228,29 @@ fn the_configuration_in_the_guides_to_dialects_is_valid() {
         let checked = stdout(folder.path(), &args);
         assert!(checked.contains("errors of Semel: stripe"), "{checked}");
         assert!(checked.contains("outcome-unknown is 400"), "{checked}");
+    }
+}
+
+#[test]
+fn the_configurations_of_the_packages_are_valid() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let read = |name: &str| fs::read_to_string(contrib.join(name)).unwrap();
+    let in_manifest = |name: &str| {
+        let text = read(name);
+        let (_, rest) = text.split_once("  semel.toml: |\n").unwrap();
+        let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+        lines.map(|line| format!("{}\n", line.trim_start_matches("    "))).collect::<String>()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("debian", read("debian/semel.toml").replace("/var/lib/semel/", "")),
+        ("gateway", in_manifest("kubernetes/gateway.yaml")),
+        ("sidecar", in_manifest("kubernetes/sidecar.yaml")),
+    ] {
+        fs::write(folder.path().join("semel.toml"), text).unwrap();
+        let printed = stdout(folder.path(), &["config", "print", "semel.toml"]);
+        assert_eq!(printed.contains("drain_notice = \"10s\""), name != "debian", "{printed}");
+        assert_eq!(printed.contains("scope = \"payments\""), name != "debian", "{printed}");
     }
 }
 

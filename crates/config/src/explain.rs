@@ -135,4 +135,6 @@ pub(super) fn toml_text(value: &Value) -> String {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;

@@ -154,6 +154,9 @@ pub struct Gateway {
     pub threads: usize,
     /// Grace period for in-flight requests on shutdown.
     pub drain: Duration,
+    /// Time before `drain` in which the server reports that it is not ready, and still accepts
+    /// requests.
+    pub drain_notice: Duration,
     /// Whether a proxy in front sets the headers that say where a request comes from. If not, they
     /// are replaced.
     pub trust_forwarded: bool,

@@ -284,6 +284,7 @@ impl Loader<'_, '_> {
             upstream: upstream?,
             threads: raw.threads.value().map_or_else(cores, |threads| threads.0),
             drain: raw.drain.value().map_or(Duration::from_secs(65), |time| time.0),
+            drain_notice: raw.drain_notice.value().map_or(Duration::ZERO, |time| time.0),
             trust_forwarded: self.trust_forwarded,
             trusted_proxies: self.trusted_proxies(&raw.trusted_proxies),
             unmatched: raw.unmatched.value().copied().unwrap_or_default(),

@@ -97,6 +97,7 @@ fn gateway(gateway: &Gateway) -> Lines {
         ("listen", listen.into()),
         ("threads", gateway.threads.into()),
         ("drain", time_text(gateway.drain).into()),
+        ("drain_notice", time_text(gateway.drain_notice).into()),
         ("trust_forwarded", gateway.trust_forwarded.into()),
         ("unmatched", gateway.unmatched.keyword().into()),
     ];

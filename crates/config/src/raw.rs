@@ -96,6 +96,9 @@ settings! {
         threads: CountUpTo<1024> = example(4);
         /// Grace period for in-flight requests on shutdown.
         drain: PositiveDuration = default("65s");
+        /// Time on shutdown, before `drain`, in which `/readyz` answers 503 and requests are still
+        /// accepted, so that load balancers stop sending them: at most 1h.
+        drain_notice: WaitDuration = default("0s");
         /// Whether a proxy in front sets the headers that describe the origin of a request, and
         /// removes those that clients send. These are `Forwarded`, every `X-Forwarded*` and
         /// `X-Original-*`, `X-Rewrite-URL`, `X-Real-IP`, `X-Client-IP`, `X-Cluster-Client-IP`,

@@ -20,7 +20,7 @@ use semel_admin::{
 };
 use semel_telemetry::escape;
 
-/// Maximum number of records that one command resolves.
+/// Maximum number of records that one command resolves or deletes.
 const RECORDS_MAX: usize = 10_000;
 
 /// Maximum number of examples in a preview, and of changed records in a summary.
@@ -119,10 +119,11 @@ pub(super) async fn run(
 /// The records that a filter matches.
 pub(super) struct FilteredRecords {
     pub(super) records: Vec<RecordSummaryView>,
-    more: bool,
-    examined: u64,
+    pub(super) more: bool,
+    pub(super) examined: u64,
 }
 
+/// The first records that a filter matches, at most as many as one command changes.
 pub(super) async fn find(
     target: &Target,
     filter: &RecordFilter,
@@ -317,6 +318,6 @@ fn interrupted(summary: &ResolveSummary, failure: CommandError) -> CommandError 
     }
 }
 
-fn count(number: usize) -> u64 {
+pub(super) fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }

@@ -9,6 +9,7 @@ use tokio::runtime::Builder;
 use super::{config::EXIT_BAD_CONFIG, target::Operator};
 use crate::app::{Server, Signals};
 use crate::route_identity::IdentityChanged;
+use crate::supervisor::Supervisor;
 use semel_admin::audit::Approver;
 use semel_config::{Config, Overrides};
 use semel_telemetry::log::{self, LogFilter, LogHandle};
@@ -77,6 +78,8 @@ fn serve(args: Args, log: &LogHandle) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error),
         };
+        let socket = super::config::env("NOTIFY_SOCKET");
+        let server = server.with_supervisor(Supervisor::at(socket.as_deref()));
         server.export_dropped_lines(log.dropped_lines());
         print_banner(&server, &guarded, upstream.as_deref(), tls, format);
         server.run_until_stop(&mut signals).await;

@@ -80,11 +80,7 @@ impl TargetArgs {
         if let Some(server) = &self.server {
             return Ok(Target::Server(ApiClient::new(server)?));
         }
-        let url = semel_config::store_url(&self.store, &super::config::env);
-        let url = url.map_err(|wrong| anyhow!("--store: {wrong}"))?;
-        let (store, audit) =
-            (store::open_existing(&url).await?, semel_config::default_audit_path(&url));
-        let audit = AuditLog::at(audit);
+        let (store, audit) = open_store(&self.store).await?;
         Ok(Target::Store { store, audit })
     }
 
@@ -100,6 +96,14 @@ impl TargetArgs {
     pub(super) fn output(&self) -> Output {
         Output::new(self.json)
     }
+}
+
+/// Opens a store, which must be there, with the audit log beside it.
+pub(super) async fn open_store(url: &str) -> anyhow::Result<(Arc<dyn Store>, AuditLog)> {
+    let url = semel_config::store_url(url, &super::config::env);
+    let url = url.map_err(|wrong| anyhow!("--store: {wrong}"))?;
+    let audit = AuditLog::at(semel_config::default_audit_path(&url));
+    Ok((store::open_existing(&url).await?, audit))
 }
 
 impl Target {
@@ -213,7 +217,7 @@ impl Target {
         }
     }
 
-    /// Deletes a record.
+    /// Deletes a record. Its caller prints the path of the audit log.
     pub(super) async fn delete(
         &self,
         request: DeleteRequest,
@@ -221,7 +225,7 @@ impl Target {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&request.who);
-                Ok(with_audit_note(audit, actions::delete(&**store, audit, request, who).await?))
+                Ok(actions::delete(&**store, audit, request, who).await?)
             }
             Self::Server(client) => client.post("/v1/delete", &request).await,
         }

@@ -33,6 +33,7 @@ mod http_proxy;
 mod idle;
 mod journal;
 mod lossy_sdks;
+mod manifests;
 mod misbehaving_proxy;
 mod once;
 mod pages;

@@ -84,6 +84,50 @@ async fn a_shutdown_under_load_loses_and_cuts_nothing() {
 }
 
 #[tokio::test]
+async fn requests_are_accepted_during_the_drain_notice_while_the_server_is_not_ready() {
+    let upstream = Upstream::start(Reply::created).await;
+    // Long enough for the requests below; the second signal ends it.
+    let setup = Setup::new(&upstream.url()).gateway("drain_notice = \"1h\"");
+    let gateway = setup.start().await;
+    assert_eq!(send(gateway.api(), get("/readyz")).await.status.as_u16(), 200);
+    gateway.signal("TERM");
+    gateway.wait_for_log("draining").await;
+    let mut ready = send(gateway.api(), get("/readyz")).await;
+    while ready.status.as_u16() == 200 {
+        ready = send(gateway.api(), get("/readyz")).await;
+    }
+    assert_eq!(ready.status.as_u16(), 503);
+    let answer = gateway.send(charge("k", ORDER)).await;
+    assert_eq!(answer.status.as_u16(), 201, "{answer:?}");
+    assert_ne!(answer.header("connection"), Some("close"), "{answer:?}");
+    gateway.signal("TERM");
+    assert_eq!(gateway.wait_for_exit().await.code(), Some(1));
+    assert_eq!(upstream.request_count(), 1);
+}
+
+#[tokio::test]
+async fn a_service_manager_learns_when_the_gateway_is_ready_reloads_and_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = tokio::net::UnixDatagram::bind(&path).unwrap();
+    let next = async || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).await.unwrap();
+        let text = String::from_utf8(buffer[..length].to_vec()).unwrap();
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let upstream = Upstream::start(Reply::created).await;
+    let setup = Setup::new(&upstream.url()).environment("NOTIFY_SOCKET", path.to_str().unwrap());
+    let gateway = setup.start().await;
+    assert_eq!(next().await, "READY=1");
+    gateway.signal("HUP");
+    assert_eq!([next().await, next().await], ["RELOADING=1", "READY=1"]);
+    gateway.signal("TERM");
+    assert_eq!(next().await, "STOPPING=1");
+    assert_eq!(gateway.wait_for_exit().await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn an_execution_that_outlasts_the_drain_is_cut_off_and_logged() {
     let upstream = Upstream::start(|_| Reply::silent()).await;
     let setup = Setup::new(&upstream.url()).gateway("drain = \"1s\"").defaults("lease = \"1s\"");

@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod callers;
 mod harness;
 mod many;
 mod remote;

@@ -141,3 +141,55 @@ fn a_document_is_known_by_its_type_and_status_however_it_is_written() {
         assert!(!is_known(body), "{body}");
     }
 }
+
+/// The table of problems in the reference, which is written from the problems.
+fn problem_table() -> String {
+    const RERUN: RetryContext = RetryContext::guarded(OnUnknown::Rerun);
+    const RECONCILES: &str = "while the route [reconciles](../guide/unknown-outcomes.md)";
+    let mut text = "| problem | status | `error.type` | retry | what to do |\n".to_owned();
+    text.push_str("|---|---|---|---|---|\n");
+    for problem in Problem::ALL {
+        let read = HOLD.with_next_read(Some(Duration::from_secs(30)));
+        let retry = [HOLD, RERUN, read].map(|context| problem.retry_after(context));
+        let retry = match retry {
+            [Some(wait), ..] => format!("yes, after {} s", wait.as_secs()),
+            [None, Some(_), Some(_)] => format!("under `rerun`, and {RECONCILES}; otherwise no"),
+            [None, None, Some(_)] => format!("{RECONCILES}, after its next read; otherwise no"),
+            [None, Some(_), None] => "under `rerun`; otherwise no".to_owned(),
+            [None, None, None] => "no".to_owned(),
+        };
+        let (slug, status, detail) = (problem.slug(), problem.status(), problem.detail());
+        let error_type = problem.error_type().as_str();
+        text.push_str(&format!("| `{slug}` | {status} | `{error_type}` | {retry} | {detail} |\n"));
+    }
+    text
+}
+
+#[test]
+fn the_problems_in_the_reference_are_up_to_date() {
+    const MARKS: [&str; 2] = ["<!-- generated: problems -->\n", "<!-- end of problems -->\n"];
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/http.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(MARKS[0]).unwrap();
+    let (_, after) = rest.split_once(MARKS[1]).unwrap();
+    let made = format!("{before}{}{}{}{after}", MARKS[0], problem_table(), MARKS[1]);
+    if std::env::var_os("SEMEL_BLESS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+        return;
+    }
+    let command = "SEMEL_BLESS=1 cargo test -p semel-core --lib reference";
+    assert!(page == made, "docs/reference/http.md is stale; run: {command}");
+}
+
+#[test]
+fn the_runbook_has_a_section_for_every_problem() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/runbook.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let headings: Vec<&str> = page.lines().filter(|line| line.starts_with("### ")).collect();
+    let has = |problem: &&Problem| {
+        headings.iter().any(|heading| heading.contains(&format!("`{}`", problem.slug())))
+    };
+    let missing: Vec<_> = Problem::ALL.iter().filter(|problem| !has(problem)).collect();
+    assert!(missing.is_empty(), "no heading in docs/runbook.md for {missing:?}");
+}

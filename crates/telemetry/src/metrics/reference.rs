@@ -157,3 +157,14 @@ async fn every_series_of_the_alerts_and_of_the_dashboard_exists() {
         assert!(text.contains(&series), "{series}");
     }
 }
+
+#[test]
+fn the_runbook_has_a_section_for_every_alert() {
+    let runbook = include_str!("../../../../docs/runbook.md");
+    let headings: Vec<&str> = runbook.lines().filter(|line| line.starts_with("### ")).collect();
+    for alert in RULES.split("- alert: ").skip(1) {
+        let name = alert.lines().next().unwrap();
+        let heading = format!("### `{name}`");
+        assert!(headings.contains(&heading.as_str()), "docs/runbook.md has no heading {heading}");
+    }
+}
