@@ -22,7 +22,7 @@ use semel::{
 use tower_service::Service;
 
 use crate::{
-    BoxError, RequestOutcome, RequestOutcomeKind, Subject,
+    BoxError, RequestOutcome, RequestOutcomeKind, Subject, TraceParent,
     body::Body,
     buffered_body::BufferedBody,
     caller::{ClientContext, Identified},
@@ -31,7 +31,10 @@ use crate::{
     cors,
     future::pass_through,
     grpc, handler_signals,
-    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED, date_after},
+    header::{
+        GRPC_ACCEPT_ENCODING, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED, IDEMPOTENCY_TRACE,
+        date_after,
+    },
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
     memory::{MemoryUse, PeerMemory, Reservation},
@@ -447,11 +450,17 @@ where
 {
     ask_for_identity(request.headers_mut(), route.grpc);
     route.config.deadline.rewrite(request.headers_mut(), route.lease.deadline(), config::now());
+    let trace = request.extensions_mut().remove::<TraceParent>();
     request.extensions_mut().insert(route.lease.clone());
     let call = inner.call(request);
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
             Ok(mut response) => {
+                // One that the service sends is no trace of ours.
+                response.headers_mut().remove(IDEMPOTENCY_TRACE);
+                if let Some(TraceParent(trace)) = trace {
+                    response.headers_mut().insert(IDEMPOTENCY_TRACE, trace);
+                }
                 // A replay may go to another origin.
                 if route.config.cors().is_some() {
                     cors::strip(response.headers_mut());

@@ -457,6 +457,7 @@ mod subject;
 mod tee_body;
 #[cfg(test)]
 mod testing;
+mod trace_parent;
 #[cfg(all(feature = "axum", feature = "transactional"))]
 mod transaction;
 mod upstream_problem;
@@ -496,6 +497,7 @@ pub use signature::{
     Encoding, HmacAlgorithm, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
+pub use trace_parent::TraceParent;
 #[cfg(all(feature = "axum", feature = "transactional"))]
 pub use transaction::Tx;
 

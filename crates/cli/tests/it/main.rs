@@ -44,5 +44,6 @@ mod starts;
 mod stops;
 mod stores;
 mod tables;
+mod traces;
 mod verified_callers;
 mod webhooks;
