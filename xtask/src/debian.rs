@@ -14,10 +14,11 @@ use anyhow::bail;
 use crate::run;
 
 /// The servers that tests start: a program of each, and the package that it comes with.
-const SERVERS: [(&str, &str); 4] = [
+const SERVERS: [(&str, &str); 5] = [
     ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
     ("/usr/sbin/pgbouncer", "pgbouncer"),
     ("/usr/bin/redis-server", "redis-server"),
+    ("/usr/sbin/nats-server", "nats-server"),
     ("/usr/bin/prometheus", "prometheus"),
 ];
 

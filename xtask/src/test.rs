@@ -2,9 +2,9 @@
 //!
 //! Continuous integration runs this and nothing else. It needs the Rust toolchain with its rustfmt
 //! and clippy, a C compiler for the bundled SQLite, and the servers that some tests start:
-//! PostgreSQL, `PgBouncer`, Redis. What is missing is installed, or else named before anything
-//! starts. With Python, Node, Go, Java and nginx it tests in front of real frameworks as well;
-//! without them it says that it did not.
+//! PostgreSQL, `PgBouncer`, Redis, NATS. What is missing is installed, or else named before
+//! anything starts. With Python, Node, Go, Java and nginx it tests in front of real frameworks as
+//! well; without them it says that it did not.
 //!
 //! `cargo xtask test quick` is what fits between two edits: format, tidy, clippy, unit tests, the
 //! conformance kit on SQLite, and the gateway's suite. It takes less than five minutes.

@@ -177,6 +177,14 @@ impl ApiError {
         self.status.as_u16()
     }
 
+    pub(super) const fn title(&self) -> &'static str {
+        self.title
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// When the client should send the same request again; `None` if it should not.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let is_transient =

@@ -42,7 +42,8 @@ pub struct AuditLog(Arc<Path>);
 pub struct OperatorAction {
     /// The author, and how they were identified.
     pub who: String,
-    /// The kind: `resolve`, `delete`, `sweep`, `reload`, `new-store`, `after-restore`.
+    /// The kind: `resolve`, `delete`, `read-answer`, `sweep`, `reload`, `new-store`,
+    /// `after-restore`.
     pub act: &'static str,
     /// The record, with the state and fence that the operator saw.
     pub record: Option<(RecordId, StateName, Fence)>,

@@ -28,7 +28,7 @@ use crate::audit::{Approver, AuditResult, OperatorAction};
 const BATCH_DURATION_MAX: Duration = Duration::from_secs(10);
 
 /// Maximum length of an operator's name in the audit log.
-const OPERATOR_NAME_BYTES_MAX: usize = 200;
+pub(super) const AUTHOR_BYTES_MAX: usize = 200;
 
 type BodyResult = Result<Bytes, BytesRejection>;
 type ApiStateExtractor = State<Arc<ApiState>>;
@@ -164,11 +164,10 @@ fn authorize_and_parse<T: DeserializeOwned>(
 /// The token authenticates an operator but not a person; the name is what the client claims.
 fn audit_author(said: &str, peer: SocketAddr) -> String {
     let said = said.trim();
-    let said =
-        match said.get(..said.floor_char_boundary(OPERATOR_NAME_BYTES_MAX)).unwrap_or_default() {
-            "" => "unnamed",
-            said => said,
-        };
+    let said = match said.get(..said.floor_char_boundary(AUTHOR_BYTES_MAX)).unwrap_or_default() {
+        "" => "unnamed",
+        said => said,
+    };
     format!("{said} (by operator token, from {})", peer.ip())
 }
 

@@ -46,15 +46,15 @@ pub struct ReasonFilter(Box<str>);
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilterQuery {
-    state: Option<String>,
-    scope: Option<String>,
+    pub(super) state: Option<String>,
+    pub(super) scope: Option<String>,
     /// Empty for the anonymous caller.
-    caller: Option<String>,
-    key: Option<String>,
-    reason: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    lapsed: bool,
+    pub(super) caller: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) since: Option<String>,
+    pub(super) until: Option<String>,
+    pub(super) lapsed: bool,
     /// How many records the page has at most.
     pub(super) limit: Option<u32>,
     /// The cursor of the previous page.

@@ -11,6 +11,7 @@
 //! | `POST /v1/resolve-many` | resolves many records that `GET /v1/records` showed |
 //! | `POST /v1/sweep`, `POST /v1/reload` | sweeps now; applies a changed configuration |
 //! | `POST /v1/claims`, `/v1/claims/…`, `/v1/batch` | the service API: claim, renew, end |
+//! | `GET /`, `/records`, `/held`, … | the dashboard, see `dashboard` |
 //!
 //! Without `[[api.token]]`, reading needs no token, except for recorded answers. Recorded answers
 //! and actions need a token of the role `operator`, claims one of the role `app`. With any
@@ -23,9 +24,11 @@ mod action_error;
 pub mod actions;
 mod api_error;
 pub mod audit;
+mod audit_trail;
 pub mod base64;
 mod change;
 mod claims;
+mod dashboard;
 pub mod filter;
 mod json_object;
 mod listen;
@@ -47,10 +50,11 @@ use axum::{
     routing::{get, post},
 };
 
-use self::api_error::ApiError;
 pub use self::listen::{API_HEADER, serve};
+use self::{api_error::ApiError, dashboard::PageState};
 pub use self::{
     claims::{ClaimRules, ClaimSeal, ServiceState},
+    dashboard::{ConfigSummary, Dashboard},
     state::{ApiState, ReloadFn, ReloadFuture},
     tokens::ApiTokens,
 };
@@ -58,7 +62,7 @@ pub use self::{
 /// Maximum size of the body of an action request: an answer of 1 MiB fits, even in base64.
 const ACTION_BODY_BYTES_MAX: usize = 2 << 20;
 
-fn router(state: Arc<ApiState>) -> Router {
+fn router(state: Arc<ApiState>, pages: Arc<PageState>) -> Router {
     Router::new()
         .route("/healthz", get(read::healthz))
         .route("/readyz", get(read::readyz))
@@ -82,6 +86,7 @@ fn router(state: Arc<ApiState>) -> Router {
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(DefaultBodyLimit::max(ACTION_BODY_BYTES_MAX))
         .with_state(state)
+        .merge(dashboard::pages(pages))
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ use super::{
     access::AccessCheck,
     api_error::ApiError,
     claims::{WAITING_CLAIMS_MAX, claim_rules::WAIT_MAX},
+    dashboard::{Dashboard, PageState, run_live_updates},
     router,
 };
 
@@ -65,15 +66,16 @@ pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// This response header identifies an API listener.
 pub const API_HEADER: HeaderName = HeaderName::from_static("semel-api");
 
-/// Serves the API on this number of threads until `stop` resolves.
+/// Serves the API and the dashboard on this number of threads until `stop` resolves.
 pub async fn serve(
     listener: TcpListener,
     state: ApiState,
+    dashboard: Dashboard,
     threads: usize,
     stop: impl Future<Output = ()>,
 ) {
     let access_check = match listener.local_addr() {
-        Ok(address) => AccessCheck::new(address, !state.tokens.is_empty()),
+        Ok(address) => AccessCheck::new(address, state.tokens.guards_records()),
         Err(error) => return tracing::error!(%error, "the API listener has no address"),
     };
     if !access_check.shows_records() {
@@ -85,7 +87,10 @@ pub async fn serve(
     let (shutdown_tx, shutdown) = watch::channel(());
     let (worker_alive, mut all_workers_ended) = mpsc::channel(1);
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-    let router = router(Arc::new(state));
+    let state = Arc::new(state);
+    let pages = Arc::new(PageState::new(Arc::clone(&state), dashboard));
+    let live_updates = tokio::spawn(run_live_updates(Arc::clone(&pages)));
+    let router = router(state, pages);
     let connection =
         ConnectionState { router, access_check, peer: unknown, is_busy: Arc::default() };
     let connections_max = CONNECTIONS_MAX.div_ceil(threads.max(1));
@@ -97,6 +102,7 @@ pub async fn serve(
     };
     drop(context);
     accept(&listener, &workers, stop).await;
+    live_updates.abort();
     drop((listener, workers));
     let _ = shutdown_tx.send(());
     let _ = timeout(SHUTDOWN_TIMEOUT, all_workers_ended.recv()).await;
@@ -174,7 +180,7 @@ async fn respond(state: &ConnectionState, request: Request<Incoming>) -> Respons
         Err(api_error) => api_error.into_response(),
     };
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(API_HEADER, HeaderValue::from_static("1"));
     response
@@ -183,6 +189,7 @@ async fn respond(state: &ConnectionState, request: Request<Incoming>) -> Respons
 async fn call_router(state: &ConnectionState, request: Request<Incoming>) -> Response<Body> {
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(state.peer);
+    request.extensions_mut().insert(state.access_check);
     let may_wait = request.uri().path().starts_with(CLAIMS_PATH_PREFIX);
     let limit = if may_wait { CLAIM_REQUEST_TIMEOUT } else { REQUEST_TIMEOUT };
     match timeout(limit, state.router.clone().call(request)).await {

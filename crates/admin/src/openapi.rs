@@ -362,6 +362,7 @@ mod tests {
             lease_left_ms: None,
             expires_in_ms: None,
             answer: None,
+            reconcile: None,
         };
         let line = responses::RecordSummaryView {
             ended_ago_ms: Some(1),
@@ -380,6 +381,7 @@ mod tests {
             lease_left_ms: Some(1),
             expires_in_ms: Some(1),
             answer: Some(answers()[0].clone()),
+            reconcile: text(),
             ..few.clone()
         };
         [all, few]

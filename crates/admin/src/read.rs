@@ -106,5 +106,6 @@ pub(super) async fn record(
     } else {
         AnswerVisibility::Withheld("send the operator token to see the answer")
     };
-    Ok(Json(RecordView::new(&id, snapshot, answers, Timestamp::now())))
+    let view = RecordView::new(&id, snapshot, answers, Timestamp::now());
+    Ok(Json(view.with_reconcile_note(&**state.semel.store(), &id).await))
 }

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use data_encoding::HEXLOWER;
 use jiff::Timestamp;
 use semel::core::{
-    Answer, Content, Field, OnUnknown, Reason, RecordId, Snapshot, StateView, Summary, time::millis,
+    Answer, Content, Field, OnUnknown, Reason, RecordId, Snapshot, StateName, StateView, Store,
+    Summary, reconcile::ReconcileNote, time::millis,
 };
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +101,9 @@ pub struct RecordView {
     /// What every repeat gets, if it is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerView>,
+    /// What the last read of the upstream found, if the record is held and its route reconciles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconcile: Option<String>,
 }
 
 /// A recorded answer.
@@ -283,8 +287,23 @@ impl RecordView {
             lease_left_ms: lease_left.map(millis),
             expires_in_ms: expires_in.map(millis),
             answer: answer.map(|answer| AnswerView::of(answer, answers)),
+            reconcile: None,
             line: RecordSummaryView::new(&Summary::new(id.clone(), seen), now),
         }
+    }
+}
+
+impl RecordView {
+    /// Adds what the last read of the upstream found, if the record is held.
+    pub async fn with_reconcile_note(mut self, store: &dyn Store, id: &RecordId) -> Self {
+        if self.line.state != StateName::Held.as_str() {
+            return self;
+        }
+        let notes = store.metadata(&ReconcileNote::name(id)).await.unwrap_or_default();
+        let note = notes.first().and_then(|(_, value)| ReconcileNote::from_stored(value));
+        let note = note.filter(|note| note.fence.get() == self.line.fence);
+        self.reconcile = note.map(|note| note.text);
+        self
     }
 }
 

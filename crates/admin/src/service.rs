@@ -44,7 +44,7 @@ use crate::{
         claim_rules::{RuleTable, SettingError},
         claim_seal::HeldClaim,
         wire::{
-            self, CallBody, ClaimCall, CompleteCall, HoldCall, NamedCall, Operation, ReleaseCall,
+            self, CallBody, ClaimCall, ClaimVerb, CompleteCall, HoldCall, NamedCall, ReleaseCall,
             RenewCall,
         },
     },
@@ -75,30 +75,30 @@ type HandlerState = State<Arc<ApiState>>;
 type Peer = Extension<SocketAddr>;
 
 pub(super) async fn claim(state: HandlerState, peer: Peer, request: Request) -> Response {
-    single(state, peer, request, Operation::Claim).await
+    single(state, peer, request, ClaimVerb::Claim).await
 }
 
 pub(super) async fn complete(state: HandlerState, peer: Peer, request: Request) -> Response {
-    single(state, peer, request, Operation::Complete).await
+    single(state, peer, request, ClaimVerb::Complete).await
 }
 
 pub(super) async fn renew(state: HandlerState, peer: Peer, request: Request) -> Response {
-    single(state, peer, request, Operation::Renew).await
+    single(state, peer, request, ClaimVerb::Renew).await
 }
 
 pub(super) async fn release(state: HandlerState, peer: Peer, request: Request) -> Response {
-    single(state, peer, request, Operation::Release).await
+    single(state, peer, request, ClaimVerb::Release).await
 }
 
 pub(super) async fn hold(state: HandlerState, peer: Peer, request: Request) -> Response {
-    single(state, peer, request, Operation::Hold).await
+    single(state, peer, request, ClaimVerb::Hold).await
 }
 
 async fn single(
     State(state): HandlerState,
     Extension(peer): Peer,
     request: Request,
-    operation: Operation,
+    operation: ClaimVerb,
 ) -> Response {
     let received = receive(&state, peer, request).await;
     let (credential, body) = match received {
@@ -213,12 +213,12 @@ impl ApiCall<'_> {
     /// Runs one operation. In a batch, its body names it, and it does not wait.
     async fn run(
         &self,
-        operation: Operation,
+        operation: ClaimVerb,
         body: Bytes,
         batch: Option<&BatchResults>,
     ) -> ServiceReply {
         let done = match operation {
-            Operation::Claim => {
+            ClaimVerb::Claim => {
                 let read = read(&body, batch);
                 let wait = self.state.service.waits.try_acquire().ok().filter(|_| batch.is_none());
                 let read = read.and_then(|call| self.begin_request(&call, wait.is_some()));
@@ -229,19 +229,19 @@ impl ApiCall<'_> {
                     Err(reply) => Err(reply),
                 }
             }
-            Operation::Complete => match read(&body, batch) {
+            ClaimVerb::Complete => match read(&body, batch) {
                 Ok(call) => self.complete(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Renew => match read(&body, batch) {
+            ClaimVerb::Renew => match read(&body, batch) {
                 Ok(call) => self.renew(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Release => match read(&body, batch) {
+            ClaimVerb::Release => match read(&body, batch) {
                 Ok(call) => self.release(call).await,
                 Err(reply) => Err(reply),
             },
-            Operation::Hold => match read(&body, batch) {
+            ClaimVerb::Hold => match read(&body, batch) {
                 Ok(call) => self.hold(call).await,
                 Err(reply) => Err(reply),
             },

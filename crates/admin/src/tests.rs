@@ -16,8 +16,8 @@ use semel::{
         Reason, RecordId, Snapshot, StateView, Store, StoredResponse,
     },
 };
-use semel_config::{BearerToken, Config, Overrides, TokenSource};
-use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
+use semel_config::{BearerToken, Config, Overrides, TokenSource, TrustedHeader};
+use semel_telemetry::{EngineObserver, log_throttle::LogThrottle, metrics::Metrics};
 use semel_testkit::{
     flaky_store::{FlakyStore, StoreCall, StoreCondition},
     http::TestResponse,
@@ -30,6 +30,7 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
+use self::harness::{TestApi, secret_in};
 use super::*;
 use crate::audit::AuditLog;
 
@@ -39,156 +40,6 @@ const OWNER: OwnerToken = OwnerToken::from_bytes([1; 16]);
 /// The paths of actions.
 const ACTS: [&str; 5] =
     ["/v1/resolve", "/v1/resolve-many", "/v1/delete", "/v1/sweep", "/v1/reload"];
-
-struct TestApi {
-    address: SocketAddr,
-    semel: Semel,
-    folder: TempDir,
-    reloads: Arc<AtomicU32>,
-    draining: watch::Sender<bool>,
-    stop: Option<oneshot::Sender<()>>,
-    serving: tokio::task::JoinHandle<()>,
-}
-
-impl TestApi {
-    async fn new(token: Option<&str>) -> Self {
-        Self::on(MemoryStore::new(), token).await
-    }
-
-    async fn on(store: impl Store, token: Option<&str>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::at(listener, store, token)
-    }
-
-    fn at(listener: TcpListener, store: impl Store, token: Option<&str>) -> Self {
-        let tokens = token.map_or_else(ApiTokens::new, |token| {
-            ApiTokens::new().with_operator(&BearerToken(token.to_owned()))
-        });
-        Self::with(listener, store, tokens, ClaimRules::default())
-    }
-
-    /// The API of a configuration, in which the variable of each secret holds `token-in-NAME`.
-    async fn configured(store: impl Store, source: &str) -> Self {
-        let env = |name: &str| Some(secret_in(name));
-        let overrides = Overrides::default();
-        let config = Config::read(Some("semel.toml".as_ref()), source, &overrides, &env);
-        let config = config.unwrap_or_else(|error| panic!("{error}"));
-        let api = config.api.as_ref().unwrap();
-        let mut tokens = ApiTokens::new();
-        if let Some(operator) = &api.operator_token {
-            tokens = tokens.with_operator(operator);
-        }
-        for token in &api.tokens {
-            let secrets = token.secrets.iter().map(|secret| match secret {
-                TokenSource::Env(_, secret) => secret,
-                TokenSource::File(path) => panic!("{path:?}"),
-            });
-            tokens = tokens.with(token, secrets);
-        }
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::with(listener, store, tokens, ClaimRules::new(&config))
-    }
-
-    fn with(
-        listener: TcpListener,
-        store: impl Store,
-        tokens: ApiTokens,
-        rules: ClaimRules,
-    ) -> Self {
-        let port = listener.local_addr().unwrap().port();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let folder = tempfile::tempdir().unwrap();
-        let semel = Semel::new(store);
-        let reloads = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&reloads);
-        let (draining, is_draining) = watch::channel(false);
-        let state = ApiState {
-            semel: semel.clone(),
-            metrics: Metrics::new([]),
-            tokens,
-            service: ServiceState::new(ClaimSeal::new(&[7; 32], None).unwrap(), Arc::new(rules)),
-            audit: AuditLog::at(folder.path().join("audit.jsonl")),
-            reload: Arc::new(move |_| {
-                let reloaded = match counted.fetch_add(1, Ordering::SeqCst) {
-                    0 => Ok("2 routes".to_owned()),
-                    _ => Err("semel.toml:3:1: no".to_owned()),
-                };
-                Box::pin(async { reloaded })
-            }),
-            draining: is_draining,
-            auth_failure_log: LogThrottle::default(),
-        };
-        let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(serve(listener, state, 1, async {
-            let _ = stopped.await;
-        }));
-        Self { address, semel, folder, reloads, draining, stop: Some(stop), serving }
-    }
-
-    async fn ask(&self, request: http::Request<Full<Bytes>>) -> TestResponse {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.unwrap();
-        assert_eq!(response.headers()["cache-control"], "no-store");
-        TestResponse::read(response).await
-    }
-
-    async fn get(&self, path: &str) -> TestResponse {
-        let request = http::Request::get(path).header("host", "localhost");
-        self.ask(request.body(Full::default()).unwrap()).await
-    }
-
-    async fn get_as_operator(&self, path: &str) -> TestResponse {
-        let request = http::Request::get(path)
-            .header("host", "localhost")
-            .header("authorization", format!("Bearer {TOKEN}"));
-        self.ask(request.body(Full::default()).unwrap()).await
-    }
-
-    async fn post(&self, path: &str, body: Value) -> TestResponse {
-        let request = http::Request::post(path)
-            .header("host", "localhost")
-            .header("authorization", format!("bearer {TOKEN}"))
-            .header("content-type", "application/json; charset=utf-8");
-        self.ask(request.body(body.to_string().into()).unwrap()).await
-    }
-
-    async fn held(&self, key: &str) -> Fence {
-        self.held_as(&id(key), Reason::Answered(503)).await
-    }
-
-    async fn held_as(&self, id: &RecordId, reason: Reason) -> Fence {
-        let mut claim = Claim::new(id.clone(), Fingerprint::of_parts("test", &[]), OWNER);
-        claim.about = About::new("POST api.example.com/v1/charges");
-        claim.node = NodeName::new("gateway-1");
-        let store = self.semel.store();
-        let claimed = store.claim(&claim).await.unwrap();
-        let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
-        store.finish(id, claim.claimant(fence), &Finish::hold(reason)).await.unwrap();
-        fence
-    }
-
-    /// Completes a held record, as its owner's late answer does.
-    async fn complete(&self, key: &str, fence: Fence, answer: semel::core::Answer) {
-        let by = Claimant::new(fence, OWNER);
-        self.semel.store().finish(&id(key), by, &Finish::complete(answer)).await.unwrap();
-    }
-
-    async fn seen(&self, key: &str) -> Option<Snapshot> {
-        self.semel.store().get(&id(key)).await.unwrap()
-    }
-
-    fn audit(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("audit.jsonl")).unwrap_or_default()
-    }
-}
-
-/// The token that the variable of this name holds.
-fn secret_in(name: &str) -> String {
-    format!("token-in-{name}-variable")
-}
 
 fn id(key: &str) -> RecordId {
     requests::record_id("payments", "shop-7", key).unwrap()
@@ -592,6 +443,8 @@ async fn the_listener_shuts_down_although_clients_stay_connected() {
     assert!(TcpStream::connect(api.address).await.is_err());
 }
 
+mod dashboard;
+mod harness;
 mod records;
 mod roles;
 mod service;

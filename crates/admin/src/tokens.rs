@@ -89,8 +89,21 @@ impl ApiTokens {
         self.secrets.extend(secrets);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.credentials.is_empty()
+    /// Requires a token, or a sign-in by a trusted header, to read records.
+    #[must_use]
+    pub const fn restricting_records(mut self) -> Self {
+        self.restricts_records = true;
+        self
+    }
+
+    /// Whether records are guarded at all: by a token that reading or changing them needs.
+    pub(super) fn guards_records(&self) -> bool {
+        self.restricts_records || !self.credentials.is_empty()
+    }
+
+    /// Whether a token allows to sign in to the dashboard.
+    pub(super) fn has_dashboard_role(&self) -> bool {
+        self.has(ApiRole::Viewer) || self.has(ApiRole::Operator)
     }
 
     /// Whether a token of this role is configured.
@@ -102,14 +115,18 @@ impl ApiTokens {
     pub(super) fn identify(&self, headers: &HeaderMap) -> Option<&Credential> {
         let sent = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let (scheme, sent) = sent.split_once(' ')?;
-        let sent = digest(sent.trim());
+        self.find(sent.trim()).filter(|_| scheme.eq_ignore_ascii_case("bearer"))
+    }
+
+    /// What this token proves; the time that this takes says nothing about it.
+    pub(super) fn find(&self, token: &str) -> Option<&Credential> {
+        let token = digest(token);
         let mut found = None;
         for (secret, index) in &self.secrets {
-            if is_same(secret, &sent) {
+            if is_same(secret, &token) {
                 found = Some(*index);
             }
         }
-        let found = found.filter(|_| scheme.eq_ignore_ascii_case("bearer"));
         found.and_then(|index| self.credentials.get(index))
     }
 

@@ -3,7 +3,10 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use semel::Semel;
+use semel::{
+    Semel,
+    core::{Resolved, StateName, Store, StoreError},
+};
 use semel_tower::MemoryBudget;
 use tokio::{
     net::TcpListener,
@@ -17,11 +20,16 @@ use crate::{
     store::{self, OpenStore},
 };
 use semel_admin::{
-    ApiState, ClaimRules, ClaimSeal, ServiceState,
-    audit::{Approver, AuditLog},
+    ApiState, ClaimRules, ClaimSeal, ConfigSummary, Dashboard, ServiceState,
+    audit::{AnswerDigest, Approver, AuditLog, AuditResult, OperatorAction},
 };
-use semel_config::{Api, Config, StoreUrl, default_audit_path, lacks_shared_caller_secret};
-use semel_gateway::{CallerSecrets, DrainReport, GatewayContext, GatewayHandle, Reloader};
+use semel_config::{
+    Api, Config, StoreUrl, TrustedHeader, default_audit_path, lacks_shared_caller_secret,
+};
+use semel_gateway::{
+    ActionFuture, AuditedResolve, CallerSecrets, DrainReport, GatewayContext, GatewayHandle,
+    ReconcileAction, Reloader,
+};
 use semel_telemetry::{
     EngineObserver, HeldRecordCounter, log::DroppedLines, log_throttle::LogThrottle,
     metrics::Metrics,
@@ -89,7 +97,9 @@ pub(crate) async fn start(
     let held = HeldRecordCounter::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());
-    let context = GatewayContext::new(semel, secrets, metrics, memory);
+    let resolve = audited_resolve(Arc::clone(semel.store()), audit_of(&config));
+    let context =
+        GatewayContext::new(semel, secrets, metrics, memory).with_audited_resolve(resolve);
     let save_identities = async {
         secret_updates.save(context.semel.store()).await?;
         routes.save(context.semel.store()).await
@@ -103,12 +113,14 @@ pub(crate) async fn start(
     };
     let drain = config.gateway.drain;
     let claim_rules = Arc::new(ClaimRules::new(&config));
+    let config_summary = Arc::new(ConfigSummary::new(&config));
     let reload = Arc::new(ConfigReloader {
         load,
         startup_config: config,
         reloader: gateway.as_ref().map(GatewayHandle::reloader),
         context: context.clone(),
         claim_rules,
+        config_summary,
         reload_lock: Mutex::default(),
     });
     let start = |(listener, api)| start_api(listener, &api, &context, &reload);
@@ -131,14 +143,21 @@ fn start_api(
     let (draining, is_draining) = watch::channel(false);
     let reload = Arc::clone(reload);
     let (tokens, audit) = (store::api_tokens(api)?, AuditLog::at(&api.audit));
-    match (tokens.can_change(), &reload.startup_config.store) {
+    let trusted_header = api.trusted_header.clone();
+    let has_operators = trusted_header.as_ref().is_some_and(TrustedHeader::has_operators);
+    match (tokens.can_change() || has_operators, &reload.startup_config.store) {
         (true, _) => audit.create()?,
-        // Without an operator token this server writes no audit log, but `semel --store` may. If
+        // Without an operator this server writes no audit log, but `semel --store` may. If
         // that command created the file, the server could not write to it later, so the server
         // creates it.
         (false, StoreUrl::Sqlite(_)) => drop(audit.create()),
         (false, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
+    let tokens = match trusted_header {
+        Some(_) => tokens.restricting_records(),
+        None => tokens,
+    };
+    let dashboard = Dashboard::new(Arc::clone(&reload.config_summary), trusted_header)?;
     let service = ServiceState::new(claim_seal(&context.secrets)?, Arc::clone(&reload.claim_rules));
     let state = ApiState {
         semel: context.semel.clone(),
@@ -155,7 +174,7 @@ fn start_api(
     };
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { drop(stopped.await) };
-    let task = tokio::spawn(semel_admin::serve(listener, state, api.threads, stopped));
+    let task = tokio::spawn(semel_admin::serve(listener, state, dashboard, api.threads, stopped));
     Ok(ApiServer { address, draining, stop, task })
 }
 
@@ -166,6 +185,47 @@ fn claim_seal(secrets: &CallerSecrets) -> anyhow::Result<ClaimSeal> {
     let current = secrets.current.derive_key(CLAIM_SEAL_LABEL);
     let former = secrets.former.as_ref().map(|former| former.secret.derive_key(CLAIM_SEAL_LABEL));
     ClaimSeal::new(&current, former.as_ref()).context("the encryption key for claims is invalid")
+}
+
+/// The author of actions that a read of the upstream proved.
+const RECONCILE_AUTHOR: &str = "reconcile (by the server)";
+
+/// Resolves a held record as a read of the upstream proved, with its lines in the audit log.
+fn audited_resolve(store: Arc<dyn Store>, audit: AuditLog) -> AuditedResolve {
+    Arc::new(move |action: ReconcileAction| {
+        let (store, audit) = (Arc::clone(&store), audit.clone());
+        Box::pin(async move {
+            let ReconcileAction { id, seen, resolution, answer, why } = action;
+            let to = answer.as_ref().map_or_else(
+                || "released".to_owned(),
+                |answer| format!("completed with status {}", answer.status),
+            );
+            let act = OperatorAction {
+                who: RECONCILE_AUTHOR.to_owned(),
+                act: "reconcile",
+                record: Some((id.clone(), StateName::Held, seen)),
+                to: Some(to),
+                answer: answer.as_ref().map(AnswerDigest::of),
+                why,
+            };
+            let resolved = async { ReconcileResult(store.resolve(&id, seen, &resolution).await) };
+            let done = audit.run_logged(act, resolved).await;
+            done.map_err(|error| format!("{error:#}"))?.0.map_err(|error| error.to_string())
+        }) as ActionFuture
+    })
+}
+
+/// The result of a resolution, for the audit log.
+struct ReconcileResult(Result<Resolved, StoreError>);
+
+impl AuditResult for ReconcileResult {
+    fn result(&self) -> String {
+        match &self.0 {
+            Ok(Resolved::Applied) => "applied".to_owned(),
+            Ok(Resolved::Stale) => "failed: the record changed".to_owned(),
+            Err(error) => format!("failed: {error}"),
+        }
+    }
 }
 
 /// The audit log of a configuration.
@@ -251,6 +311,7 @@ struct ConfigReloader {
     reloader: Option<Reloader>,
     context: GatewayContext,
     claim_rules: Arc<ClaimRules>,
+    config_summary: Arc<ConfigSummary>,
     /// Serializes reloads.
     reload_lock: Mutex<()>,
 }
@@ -294,6 +355,7 @@ impl ConfigReloader {
             prepared.apply().map_err(text)?;
         }
         self.claim_rules.set(&config);
+        self.config_summary.set(&config);
         let pending = restart_required(&self.startup_config, &config);
         if pending.is_empty() {
             return Ok("the configuration was applied".to_owned());
@@ -315,7 +377,7 @@ fn restart_required(old: &Config, new: &Config) -> Vec<&'static str> {
     let token = |config: &Config| {
         let token = |api: &Api| {
             let file = api.operator_token_file.clone();
-            (api.operator_token.clone(), file, api.tokens.clone())
+            (api.operator_token.clone(), file, api.tokens.clone(), api.trusted_header.clone())
         };
         config.api.as_ref().map(token)
     };
@@ -367,7 +429,7 @@ impl Signals {
         }
     }
 
-    async fn wait_for_stop(&mut self) {
+    pub(crate) async fn wait_for_stop(&mut self) {
         while !matches!(self.next().await, ControlSignal::Stop) {}
     }
 }

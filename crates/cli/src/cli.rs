@@ -14,6 +14,7 @@ mod key;
 mod list;
 mod lookup;
 mod migrate;
+mod outbox;
 mod output;
 mod reload;
 mod resolve;
@@ -79,6 +80,9 @@ enum Command {
     Delete(delete::Args),
     /// Delete records past their retention
     Sweep(sweep::Args),
+    /// Deliver the messages of an outbox, and look after those that fail
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Outbox(outbox::OutboxCommand),
     /// Find likely duplicates in a CSV of past orders
     #[command(after_help = EXIT_CODES)]
     Duplicates(duplicates::Args),
@@ -108,6 +112,7 @@ impl Cli {
             Command::Resolve(args) => resolve::run(args),
             Command::Delete(args) => delete::run(args),
             Command::Sweep(args) => sweep::run(args),
+            Command::Outbox(action) => outbox::run(action),
             Command::Duplicates(args) => duplicates::run(&args),
             Command::Backup(args) => backup::run(args),
             Command::Migrate(args) => migrate::run(args),

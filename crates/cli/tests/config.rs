@@ -190,6 +190,17 @@ fn the_configuration_in_the_guide_to_issued_keys_is_valid() {
 }
 
 #[test]
+fn the_configuration_in_the_guide_to_unknown_outcomes_is_valid() {
+    let guide = include_str!("../../../docs/guide/unknown-outcomes.md");
+    let folder = tempfile::tempdir().unwrap();
+    let (_, rest) = guide.split_once("```toml\n").unwrap();
+    fs::write(folder.path().join("semel.toml"), rest.split("```").next().unwrap()).unwrap();
+    let args = ["config", "print", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+    let printed = stdout(folder.path(), &args);
+    assert!(printed.contains("settles_within = \"10m\""), "{printed}");
+}
+
+#[test]
 fn the_configuration_in_the_guides_to_dialects_is_valid() {
     let guides = [
         include_str!("../../../docs/guide/stripe-sdks.md"),

@@ -12,6 +12,7 @@ use super::{
     raw::{ApiTable, ConfigFile, ScopeTable, TokenTable},
     read::{Located, OneOrMore, refuse_repeats},
     report::ValueOrigin,
+    trusted_header::TrustedHeader,
     values::{ApiListen, ApiRole, CallerSetting, EnvName},
 };
 
@@ -30,6 +31,8 @@ pub struct Api {
     pub operator_token_file: Option<PathBuf>,
     /// The tokens of the roles.
     pub tokens: Vec<ApiToken>,
+    /// The header in which a proxy names the users of the dashboard.
+    pub trusted_header: Option<TrustedHeader>,
     /// The audit log file.
     pub audit: PathBuf,
 }
@@ -145,6 +148,7 @@ impl Loader<'_, '_> {
             operator_token_file: file
                 .map(|file| self.checked_path(&file.value, &file.origin, FileCheck::File)),
             tokens: self.tokens(raw),
+            trusted_header: raw.trusted_header.value().cloned(),
             audit: match raw.audit.get() {
                 Some(audit) => {
                     self.checked_path(&audit.value, &audit.origin, FileCheck::FolderOfIt)

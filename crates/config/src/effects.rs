@@ -37,6 +37,15 @@ impl Config {
 impl Guard {
     /// A line for each effect, with the answers that have it, and one for the dialect.
     fn effects(&self) -> Vec<String> {
+        let rows = self.effect_rows();
+        let width = rows.iter().map(|(answers, _)| answers.len()).max().unwrap_or_default();
+        let rows =
+            rows.into_iter().map(|(answers, effect)| format!("  {answers:width$}  {effect}"));
+        rows.chain(self.dialect_line()).collect()
+    }
+
+    /// The answers of the service, and what they do to the key.
+    pub(super) fn effect_rows(&self) -> Vec<(String, String)> {
         let unproven = self.unproven_policy();
         let in_body = |source: &KeyLocation| matches!(source, KeyLocation::Json(_));
         let always = self.key.iter().all(in_body) && !self.callers.iter().any(CallerRule::proves);
@@ -62,14 +71,9 @@ impl Guard {
                 None => effects.push((verdict, vec![answer])),
             }
         }
-        let rows: Vec<(String, String)> = effects
-            .into_iter()
-            .map(|(verdict, answers)| (answers.join(", "), self.effect(verdict)))
-            .collect();
-        let width = rows.iter().map(|(answers, _)| answers.len()).max().unwrap_or_default();
-        let rows =
-            rows.into_iter().map(|(answers, effect)| format!("  {answers:width$}  {effect}"));
-        rows.chain(self.dialect_line()).collect()
+        let row =
+            |(verdict, answers): (Verdict, Vec<String>)| (answers.join(", "), self.effect(verdict));
+        effects.into_iter().map(row).collect()
     }
 
     /// How the errors of Semel differ from the default.

@@ -16,7 +16,8 @@
 //! | `files` | checks that named files exist |
 //! | `machine` | memory of the machine and cgroup limits |
 //! | `matching`, `path`, `pattern` | route patterns; patterns of other routers |
-//! | `explain`, `print`, `table`, `effects` | output for people |
+//! | `explain`, `print`, `table`, `effects`, `describe` | output for people |
+//! | `trusted_header` | sign-in to the dashboard by a header |
 //!
 //! Nothing here binds a port, or reads the environment after a configuration is built. The files
 //! that a configuration names are only checked: a missing one is reported with its location.
@@ -27,6 +28,7 @@ mod capture;
 mod cli_overrides;
 mod cors;
 mod deadline;
+mod describe;
 mod dialect;
 mod effects;
 mod explain;
@@ -46,6 +48,7 @@ pub mod private_files;
 mod raw;
 mod read;
 mod readings;
+mod reconcile;
 mod report;
 mod routes;
 mod rules;
@@ -53,6 +56,7 @@ mod settings;
 mod signature;
 mod suggest;
 mod table;
+mod trusted_header;
 mod units;
 mod urls;
 mod values;
@@ -77,6 +81,7 @@ pub use self::{
     cli_overrides::Overrides,
     cors::CorsSetting,
     deadline::DeadlineSetting,
+    describe::RouteDescription,
     explain::{default_toml, schema_json},
     issued_keys::IssuedKeysRule,
     keys::IssuedKeyUse,
@@ -85,12 +90,14 @@ pub use self::{
     matching::{contains_loosely, takes_path, takes_path_loosely},
     path::normal_path,
     readings::{TooManyReadings, any_reading, has_one_reading},
+    reconcile::{HeaderSecret, ReadHeader, ReconcileRule},
     units::{duration, time_text},
     urls::{Password, cache_url, store_url},
 };
 pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
+    trusted_header::TrustedHeader,
     urls::{CacheUrl, ServerUrl, StoreUrl},
     values::{ApiRole, ClientAuth, app_caller},
     verified_callers::{JwtKeySource, JwtRule, JwtSecret},
@@ -317,6 +324,8 @@ pub struct Guard {
     pub lookup: Option<LookupPath>,
     /// The keys that the gateway issues.
     pub issued_keys: Option<IssuedKeysRule>,
+    /// How the upstream is asked what became of a held operation.
+    pub reconcile: Option<Arc<ReconcileRule>>,
     /// How much of an answer is stored.
     pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.

@@ -148,6 +148,9 @@ fn api(api: &Api) -> Lines {
         lines.push(("operator_token_file", absolute(file).into()));
     }
     lines.push(("audit", absolute(&api.audit).into()));
+    if let Some(trusted) = &api.trusted_header {
+        lines.push(("trusted_header", trusted.to_json()));
+    }
     lines
 }
 
@@ -268,6 +271,7 @@ fn guarded(guard: &Guard) -> Lines {
     lines.extend(guard.cors.as_ref().map(|rule| ("cors", rule.to_json())));
     lines.extend(guard.lookup.as_ref().map(|path| ("lookup", path.to_string().into())));
     lines.extend(guard.issued_keys.as_ref().map(|rule| ("issued_keys", issued_keys(rule))));
+    lines.extend(guard.reconcile.as_ref().map(|rule| ("reconcile", rule.to_json(absolute))));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));

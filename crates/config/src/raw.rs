@@ -16,9 +16,11 @@ use super::{
     issued_keys::IssuedKeysSetting,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
+    reconcile::ReconcileSetting,
     rules::{FingerprintSetting, RecordSetting, UpstreamSetting},
     settings::{Setting, SettingsTable as _, default, example, section, settings},
     signature::SignatureTable,
+    trusted_header::TrustedHeader,
     units::{
         BodyLimit, ByteSize, HeadLimit, LeaseDuration, PositiveDuration, StoreTimeout,
         SweepInterval, WaitDuration, size_text, time_text,
@@ -151,6 +153,11 @@ settings! {
         /// Audit log of operator actions, one JSON object per line. Default: a file next to the
         /// store.
         audit: PathBuf = example("semel.db.audit.jsonl");
+        /// A header in which a proxy names the users of the dashboard after it has signed them in.
+        /// With it, reading records needs a sign-in or a token.
+        trusted_header: TrustedHeader = example(json!({
+            "header": "X-Forwarded-User", "from": "10.0.0.7/32", "operators": ["zoe@example.com"],
+        }));
         /// A token of the API, sent as `Authorization: Bearer TOKEN`, and what it allows. With any
         /// token configured here, reading records needs one. Without an upstream and without a
         /// route, a token of the role "app" makes `semel serve` serve the service API alone.
@@ -380,6 +387,11 @@ settings! {
         on_unknown: OnUnknown = default("hold");
         /// Time after which a held record fails. Default: it is held until an operator resolves it.
         hold_for: PositiveDuration = example("7d");
+        /// How the gateway asks the upstream what became of a held operation. It needs
+        /// `on_unknown = "hold"`. An operation that is found is recorded; one that is absent is
+        /// released only with `settles_within` or `fenced`.
+        reconcile: ReconcileSetting =
+            example(json!({ "get": "/v1/charges?key={key}&merchant={caller}" }));
         /// Responses that are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx except 408
         /// and 499), "success" (2xx), "all" (200 to 599), or a list of statuses; always without
         /// those in `forget` and `release`. If the key comes from the body and neither a credential

@@ -6,14 +6,14 @@ mod policy;
 use std::sync::Arc;
 
 use semel::core::{
-    BodyRule, Dialect, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope,
+    BodyRule, Dialect, FingerprintRule, HostRule, OnUnknown, Policy, QueryRule, Scope,
     store::METADATA_ENTRIES_MAX,
 };
-use semel_tower::LookupPath;
+use semel_tower::{CaptureSource, LookupPath, RecordContent};
 
 use super::{
-    CallerRule, Guard, IssuedKeysRule, KeyLocation, Match, Mode, OnUnmatched, Required, Route,
-    Segment, SignatureScheme, Upstream, callers, issued_keys,
+    CallerRule, Guard, IssuedKeysRule, KeyLocation, Match, Mode, OnUnmatched, ReconcileRule,
+    Required, Route, Segment, SignatureScheme, Upstream, callers, issued_keys,
     loader::Loader,
     raw::{ConfigFile, RouteTable},
     read::{Located, OneOrMore, TomlField},
@@ -59,6 +59,7 @@ pub(super) fn routes(
     report_unreachable_routes(loader, tables, defaults);
     paths::report_ambiguous_lookups(loader, tables, defaults, &all);
     paths::report_ambiguous_issuers(loader, tables, &all);
+    paths::report_reconcile_conflicts(loader, tables, &all);
     all.into_iter().collect()
 }
 
@@ -317,7 +318,11 @@ impl<'l> RouteBuilder<'l, '_, '_> {
         let record = self.setting(|table| &table.record);
         let lookup = self.lookup(&callers);
         let issued_keys = self.issued_keys(&key, &callers, &dialect);
+        let capture = capture.map(|at| at.value.0.clone()).unwrap_or_default();
+        let record = record.map(|at| at.value.0.clone()).unwrap_or_default();
+        let reconcile = self.reconcile(&policy, &record, &capture, &callers);
         Some(Guard {
+            reconcile,
             cors: self.setting(|table| &table.cors).map(|at| at.value.clone()),
             lookup,
             issued_keys,
@@ -328,7 +333,7 @@ impl<'l> RouteBuilder<'l, '_, '_> {
                 && key.iter().any(KeyLocation::may_be_in_body)
                 && self.signature_dependent(|table| &table.keep).is_some(),
             about: self.setting(|table| &table.about).map(|at| at.value).unwrap_or_default(),
-            capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
+            capture,
             scope: scope?,
             was,
             former_scopes: Vec::new(),
@@ -345,7 +350,7 @@ impl<'l> RouteBuilder<'l, '_, '_> {
             },
             fingerprint,
             policy,
-            record: record.map(|at| at.value.0.clone()).unwrap_or_default(),
+            record,
             keep_headers,
         })
     }
@@ -379,6 +384,29 @@ impl<'l> RouteBuilder<'l, '_, '_> {
             return None;
         }
         lookup.value.of(self.own.value.scope.value()?)
+    }
+
+    /// How the upstream is asked about held operations.
+    fn reconcile(
+        &mut self,
+        policy: &Policy,
+        record: &RecordContent,
+        captures: &[(String, CaptureSource)],
+        callers: &[CallerRule],
+    ) -> Option<Arc<ReconcileRule>> {
+        let setting = self.setting(|table| &table.reconcile)?.clone();
+        if policy.on_unknown != OnUnknown::Hold {
+            let message = "only held records are reconciled: this needs on_unknown = \"hold\"";
+            self.add_error(&setting.origin, message);
+            return None;
+        }
+        if *record != RecordContent::Full {
+            let message = "the answer of the upstream would be recorded in full; this needs \
+                           record = \"full\"";
+            self.add_error(&setting.origin, message);
+            return None;
+        }
+        setting.resolve(self.loader, captures, callers).map(Arc::new)
     }
 
     /// The keys that the gateway issues for the route.

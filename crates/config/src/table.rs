@@ -57,6 +57,7 @@ impl Config {
     pub fn warnings(&self) -> Vec<String> {
         let warnings = |route: &Route| {
             let warnings = route.guard.iter().flat_map(Guard::status_warnings);
+            let warnings = warnings.chain(route.guard.iter().filter_map(Guard::reconcile_warning));
             warnings.map(|it| format!("{}: {it}", route.matches)).collect::<Vec<_>>()
         };
         self.routes.iter().flat_map(warnings).collect()
@@ -64,6 +65,18 @@ impl Config {
 }
 
 impl Guard {
+    /// Where a client that names the operation of another client would get its answer.
+    fn reconcile_warning(&self) -> Option<String> {
+        let rule = self.reconcile.as_ref()?;
+        let may_meet = !rule.names_caller() && !rule.keys_are_global;
+        may_meet.then(|| {
+            "`reconcile` finds an operation by what the client sent, without {caller}: a client \
+             that names the operation of another client gets its answer; put {caller}, or what \
+             names the caller in the answer, into `get` or `match`"
+                .to_owned()
+        })
+    }
+
     /// The policy under a key from the body of a caller whom nothing proves, if there can be one.
     pub(super) fn unproven_policy(&self) -> Option<Policy> {
         let in_body = self.key.iter().any(KeyLocation::may_be_in_body);
@@ -129,7 +142,7 @@ fn scope_text(guard: &Guard) -> String {
     }
 }
 
-fn key_text(guard: &Guard) -> String {
+pub(super) fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
         KeyLocation::Header(name) => name.to_string(),
         KeyLocation::Json(pointers) => {

@@ -90,7 +90,7 @@ mod value;
 pub use error::{JsonError, JsonErrorKind};
 pub use number::NUMBER_DIGITS_MAX;
 pub use pointer::{Pointer, PointerError, Selection};
-pub use redact::{REDACTED, redact};
+pub use redact::{REDACTED, raw_value, redact};
 pub use value::{Value, find, find_all};
 
 /// How deep arrays and objects may be nested.

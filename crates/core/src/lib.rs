@@ -36,6 +36,7 @@ pub mod key;
 pub mod multipart;
 pub mod policy;
 pub mod problem;
+pub mod reconcile;
 pub mod record;
 pub mod response;
 pub mod retry;

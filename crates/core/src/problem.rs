@@ -69,20 +69,31 @@ impl ErrorType {
 pub struct RetryContext {
     /// Whether a retry after an unknown outcome reaches the service again, as it should.
     reruns_unknown: bool,
+    /// When the upstream is asked next what became of the operation; `None` if it is not asked.
+    next_read: Option<Duration>,
 }
 
 impl RetryContext {
     /// A guarded request, on a route with this `on_unknown`.
     #[must_use]
     pub const fn guarded(on_unknown: OnUnknown) -> Self {
-        Self { reruns_unknown: matches!(on_unknown, OnUnknown::Rerun) }
+        let reruns_unknown = matches!(on_unknown, OnUnknown::Rerun);
+        Self { reruns_unknown, next_read: None }
     }
 
     /// A request that is not guarded. Nothing stops its retry from running a second time, so after
     /// an unknown outcome a retry is right only if the method is idempotent by itself.
     #[must_use]
     pub const fn unguarded(idempotent_method: bool) -> Self {
-        Self { reruns_unknown: idempotent_method }
+        Self { reruns_unknown: idempotent_method, next_read: None }
+    }
+
+    /// The same on a route that asks the upstream what became of an operation whose outcome is
+    /// unknown, next after this time; `None` if it asks no more.
+    #[must_use]
+    pub const fn with_next_read(mut self, next_read: Option<Duration>) -> Self {
+        self.next_read = next_read;
+        self
     }
 }
 
@@ -93,7 +104,9 @@ enum Retry {
     Later,
     /// After [`QUOTA_RETRY_AFTER`].
     Quota,
-    /// Only where [`RetryContext::reruns_unknown`].
+    /// Where the upstream will be asked what became of the operation, after that.
+    AfterRead,
+    /// Where [`RetryContext::reruns_unknown`], or as [`Retry::AfterRead`].
     IfRerun,
 }
 
@@ -198,10 +211,10 @@ problems! {
         "A request with this key is being processed. Retry with the same key after the time \
          in Retry-After to get its answer.";
     /// The outcome is held.
-    OutcomeUnknown = 423 "outcome-unknown" Idempotency Never, "Outcome is unknown",
+    OutcomeUnknown = 423 "outcome-unknown" Idempotency AfterRead, "Outcome is unknown",
         "A request with this key was started, and whether it took effect is unknown. It \
-         will not run again until an operator resolves it. Do not repeat the operation \
-         under another key.";
+         will not run again until that is resolved. Do not repeat the operation under \
+         another key.";
     /// The outcome could not be recorded; sent to the client whose request ran.
     OutcomeUnrecorded = 504 "outcome-unknown" Api Later, "Outcome is unknown",
         "The request was begun, but its outcome could not be recorded. Retry with the same \
@@ -298,7 +311,8 @@ impl Problem {
             Retry::Later => Some(RETRY_AFTER),
             Retry::Quota => Some(QUOTA_RETRY_AFTER),
             Retry::IfRerun if context.reruns_unknown => Some(RETRY_AFTER),
-            Retry::IfRerun | Retry::Never => None,
+            Retry::IfRerun | Retry::AfterRead => context.next_read,
+            Retry::Never => None,
         }
     }
 

@@ -14,6 +14,7 @@ mod headers;
 mod listen;
 mod peer;
 mod proxies;
+mod reconcile;
 mod route;
 mod shutdown;
 mod tls;
@@ -33,6 +34,8 @@ use crate::listen::accept::ConnectionAcceptor;
 use crate::listen::date::CachedDate;
 use crate::listen::worker_state::WorkerState;
 use crate::proxies::TrustedProxies;
+pub use crate::reconcile::{ActionFuture, AuditedResolve, ReconcileAction};
+use crate::reconcile::{ReconcileContext, ReconcileTask, ReconciledScope};
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
 use crate::route::caller_verifiers::CallerVerifiers;
 pub use crate::route::caller_verifiers::unverified_callers;
@@ -63,6 +66,7 @@ pub struct GatewayHandle {
     connections: Arc<Connections>,
     shutdown_trigger: ShutdownTrigger,
     context: GatewayContext,
+    reconcile: Option<ReconcileTask>,
 }
 
 /// Changes the configuration of a running gateway.
@@ -80,6 +84,7 @@ pub struct PreparedConfig<'a> {
     reloader: &'a Reloader,
     route_tables: Vec<Arc<RouteTable>>,
     caller_verifiers: CallerVerifiers,
+    reconciled: Vec<ReconciledScope>,
     proxies: TrustedProxies,
     tls: Option<Tls>,
 }
@@ -126,7 +131,17 @@ pub async fn start(
     let listeners = listeners.collect::<anyhow::Result<Vec<_>>>()?;
     let addresses = listeners.iter().map(tokio::net::TcpListener::local_addr);
     let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    context.reconciled.set(context.reconciled.prepare(config)?);
     before_accepting.await?;
+    let reconcile = context.audited_resolve.clone().map(|resolve| {
+        ReconcileTask::start(ReconcileContext {
+            store: Arc::clone(context.semel.store()),
+            metrics: Arc::clone(&context.metrics),
+            resolve,
+            reads: Arc::clone(&context.held_reads),
+            scopes: Arc::clone(&context.reconciled),
+        })
+    });
     let mut handles = Vec::new();
     let mut threads = Vec::new();
     for (index, worker) in workers.iter().enumerate() {
@@ -158,6 +173,7 @@ pub async fn start(
         connections,
         shutdown_trigger,
         context: context.clone(),
+        reconcile,
     })
 }
 
@@ -210,18 +226,21 @@ impl Reloader {
         let tls = self.certificate.as_ref().and(config.gateway.tls.clone());
         tls.as_ref().map(Certificate::check).transpose()?;
         let proxies = TrustedProxies::new(&config.gateway);
-        Ok(PreparedConfig { reloader: self, route_tables, caller_verifiers: callers, proxies, tls })
+        let reconciled = self.context.reconciled.prepare(config)?;
+        let (reloader, caller_verifiers) = (self, callers);
+        Ok(PreparedConfig { reloader, route_tables, caller_verifiers, reconciled, proxies, tls })
     }
 }
 
 impl PreparedConfig<'_> {
     /// Applies the configuration from the next request on. On an error, nothing of it is applied.
     pub fn apply(self) -> anyhow::Result<()> {
-        let Self { reloader, route_tables, caller_verifiers, proxies, tls } = self;
+        let Self { reloader, route_tables, caller_verifiers, reconciled, proxies, tls } = self;
         if let (Some(certificate), Some(files)) = (&reloader.certificate, &tls) {
             certificate.replace(files)?;
         }
         reloader.context.set_caller_verifiers(caller_verifiers);
+        reloader.context.reconciled.set(reconciled);
         for (worker, route_table) in reloader.workers.iter().zip(route_tables) {
             worker.route_table.store(route_table);
         }
@@ -253,6 +272,9 @@ impl GatewayHandle {
         self.shutdown_trigger.enter(ShutdownPhase::Draining);
         for acceptor in self.acceptors {
             let _ = acceptor.await;
+        }
+        if let Some(reconcile) = self.reconcile {
+            reconcile.stop().await;
         }
         sleep(DRAIN_NOTICE.min(grace)).await;
         self.shutdown_trigger.enter(ShutdownPhase::Closing);

@@ -272,6 +272,30 @@ impl Options {
         tls.map(Some).map_err(PostgresUrlError)
     }
 
+    /// A pool of connections to this database whose unqualified names are those of the schema, for
+    /// the transactional mode and the outbox. The schema is set when a connection begins, which a
+    /// pooler may refuse.
+    ///
+    /// # Errors
+    ///
+    /// If TLS is required and cannot be set up.
+    #[cfg(feature = "transactional")]
+    pub fn pool(&self, connections: usize) -> Result<deadpool_postgres::Pool, PostgresUrlError> {
+        use deadpool_postgres::{Manager, Pool};
+        let mut config = self.config.clone();
+        let path = self.names.fill("-c search_path={schema}");
+        config.options(match self.config.get_options() {
+            Some(before) => format!("{before} {path}"),
+            None => path,
+        });
+        let manager = match self.tls()? {
+            Some(tls) => Manager::new(config, tls),
+            None => Manager::new(config, tokio_postgres::NoTls),
+        };
+        let pool = Pool::builder(manager).max_size(connections.max(1)).build();
+        pool.map_err(|error| PostgresUrlError(error.to_string()))
+    }
+
     pub(crate) fn root_certificates(&self) -> Option<&Path> {
         self.root_certificates.as_deref()
     }

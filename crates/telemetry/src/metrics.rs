@@ -9,7 +9,9 @@ mod held;
 mod histogram;
 mod process;
 mod quota;
+mod reconcile;
 mod scrape;
+mod totals;
 
 use std::{
     sync::{
@@ -27,10 +29,13 @@ use semel::{
 };
 use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
-use crate::log::DroppedLines;
-
-pub use self::exposition::Exposition;
+pub use self::{
+    exposition::Exposition,
+    reconcile::ReconcileEvent,
+    totals::{LatencyCounts, StoreTotals, Totals},
+};
 use self::{held::HeldRecords, histogram::Histogram};
+use crate::log::DroppedLines;
 
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
 const SCOPES_MAX: usize = 1000;
@@ -90,6 +95,7 @@ struct ScopeMetrics {
     records: [AtomicU64; RECORDS.len()],
     would: [AtomicU64; WOULD.len()],
     observed_refusals: [AtomicU64; Problem::ALL.len()],
+    reconcile: [AtomicU64; ReconcileEvent::ALL.len()],
     upstream: [AtomicU64; UpstreamOutcome::ALL.len()],
     upstream_seconds: Histogram,
     wait_seconds: Histogram,
@@ -357,6 +363,11 @@ impl Metrics {
         self.scopes.store(Arc::new(known));
     }
 
+    /// Counts an event of a held record whose upstream is asked about it.
+    pub fn reconcile(&self, scope: &Scope, event: ReconcileEvent) {
+        self.of(Some(scope), |scope| count(&scope.reconcile, event as usize));
+    }
+
     /// Counts a request to the upstream.
     pub fn upstream(&self, scope: Option<&Scope>, outcome: UpstreamOutcome, took: Duration) {
         self.of(scope, |scope| {
@@ -528,6 +539,7 @@ impl ScopeMetrics {
             records: Default::default(),
             would: Default::default(),
             observed_refusals: [const { AtomicU64::new(0) }; Problem::ALL.len()],
+            reconcile: Default::default(),
             upstream: Default::default(),
             upstream_seconds: Histogram::default(),
             wait_seconds: Histogram::default(),

@@ -1,4 +1,4 @@
-//! Real servers for tests: PostgreSQL, `PgBouncer` and Redis from their Debian packages.
+//! Real servers for tests: NATS, PostgreSQL, `PgBouncer` and Redis from their Debian packages.
 //!
 //! Each runs on a free port of 127.0.0.1 in a temporary folder of its own, and ends with the test
 //! process however that ends, folder included (`process.rs` says how). A server that is missing is
@@ -15,12 +15,14 @@
 //! # drop(url);
 //! ```
 
+mod nats;
 mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
 mod replicated;
 
+pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use redis::{Redis, RedisSnapshot};

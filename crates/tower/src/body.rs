@@ -54,6 +54,12 @@ impl<B> Body<B> {
         Self::passed(body)
     }
 
+    /// An empty body.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::buffered(BufferedBody::default())
+    }
+
     /// A body that passes through and is observed.
     pub(crate) fn observed(body: B, tee: BodyTee) -> Self {
         Self { kind: BodyInner::Observed { body, tee: Box::new(tee) } }

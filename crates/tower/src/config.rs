@@ -12,7 +12,7 @@ use semel::{
 };
 
 use crate::{
-    Callers, Cors, DeadlineRule, IssuedKeys, KeyRule, LookupPath, RequestOutcome,
+    Callers, Cors, DeadlineRule, HeldStatus, IssuedKeys, KeyRule, LookupPath, RequestOutcome,
     RequestOutcomeKind,
     body::Body,
     caller::Identified,
@@ -76,6 +76,8 @@ pub(crate) struct LayerConfig {
     pub(crate) lookup: Option<LookupPath>,
     /// The keys that the server issues.
     pub(crate) issued_keys: Option<Arc<IssuedKeys>>,
+    /// When the upstream is asked what became of a held operation.
+    pub(crate) held_status: Option<Arc<dyn HeldStatus>>,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
     /// How long an answer is read after its client has disconnected.
@@ -115,6 +117,7 @@ impl LayerConfig {
             cors: None,
             lookup: None,
             issued_keys: None,
+            held_status: None,
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
             docs: None,
@@ -290,7 +293,8 @@ impl LayerConfig {
     /// The responder for a request with this version and these headers.
     pub(crate) fn responder(&self, version: Version, headers: &HeaderMap) -> Responder<'_> {
         let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc_request(version, headers));
-        let retry = RetryContext::guarded(self.policy.on_unknown);
+        let next_read = self.held_status.as_ref().map(|status| status.interval());
+        let retry = RetryContext::guarded(self.policy.on_unknown).with_next_read(next_read);
         Responder {
             docs,
             dialect: &self.dialect,

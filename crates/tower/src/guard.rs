@@ -205,7 +205,8 @@ impl<S> RequestGuard<S> {
                 };
                 let memory = memory.map(reserve).transpose()?;
                 let semel = self.config.semel.clone();
-                let id = self.config.record_outcome.then(|| operation.id.clone());
+                let names_record = self.config.record_outcome || self.config.held_status.is_some();
+                let id = names_record.then(|| operation.id.clone());
                 let (config, inner) = (self.config, self.inner);
                 let request = request.map(Body::buffered);
                 let execute = move |lease| {
@@ -491,6 +492,12 @@ async fn respond<B>(
             let (lease, live) = own.map_or((None, None), |run| (Some(run.lease), run.value));
             let unguarded =
                 matches!(reply, Reply::Unguarded(_)) || lease.as_ref().is_some_and(is_unguarded);
+            let held = matches!(reply, Reply::Problem(Problem::OutcomeUnknown));
+            let status = config.held_status.as_ref().filter(|_| held);
+            let responder = match status.zip(id.as_ref()) {
+                Some((status, id)) => responder.with_next_read(status.next_read(id)),
+                None => responder,
+            };
             let outcome = outcome_of(&reply, responder);
             match answer(reply, live, responder, memory.as_ref()) {
                 Ok(response) => {
@@ -517,7 +524,7 @@ async fn respond<B>(
     if unguarded {
         response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
     }
-    if id.is_some() {
+    if config.record_outcome {
         response.extensions_mut().insert(RequestOutcome { id, outcome, lease });
     }
     response

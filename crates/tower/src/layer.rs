@@ -15,8 +15,8 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, Cors, DeadlineRule, Idempotency, IssuedKeys, KeyRule, LookupPath,
-    RecordContent,
+    Callers, CaptureSource, Cors, DeadlineRule, HeldStatus, Idempotency, IssuedKeys, KeyRule,
+    LookupPath, RecordContent,
     config::{LayerConfig, deprecation},
 };
 
@@ -327,6 +327,12 @@ impl IdempotencyLayer {
     /// In axum, use [`Router::layer`](axum::Router::layer), so that the path reaches this layer.
     pub fn issued_keys(self, keys: IssuedKeys) -> Self {
         self.with(|config| config.issued_keys = Some(Arc::new(keys)))
+    }
+
+    /// Says that something asks the upstream what became of operations whose outcome is unknown.
+    /// Clients are then advised to retry after the next read, instead of not at all.
+    pub fn held_status(self, status: Arc<dyn HeldStatus>) -> Self {
+        self.with(|config| config.held_status = Some(status))
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

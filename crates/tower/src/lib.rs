@@ -431,6 +431,7 @@ mod grpc;
 mod guard;
 mod handler_signals;
 pub mod header;
+mod held_status;
 mod host;
 mod issued_key;
 mod key;
@@ -481,6 +482,7 @@ pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuard
 pub use future::ResponseFuture;
 pub use grpc::is_grpc_request;
 pub use handler_signals::{CallBroken, EndsWithConnection, NeverReached, Streaming};
+pub use held_status::HeldStatus;
 pub use issued_key::{ISSUED_KEY_BYTES, IssuedKeys};
 pub use key::{KeyLocation, KeyRule};
 pub use layer::IdempotencyLayer;

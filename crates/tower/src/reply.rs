@@ -49,6 +49,12 @@ pub(crate) struct Docs {
 }
 
 impl Responder<'_> {
+    /// The same for a held record that is read next after this time.
+    pub(crate) fn with_next_read(mut self, next_read: Option<Duration>) -> Self {
+        self.retry = self.retry.with_next_read(next_read);
+        self
+    }
+
     /// A refusal as a problem document, or as a trailers-only gRPC response.
     pub(crate) fn refuse<B>(self, refusal: &RequestRefusal) -> Response<Body<B>> {
         let RequestRefusal { problem, detail, challenge, .. } = refusal;

@@ -119,13 +119,13 @@ call_bodies!(ClaimCall<'_>, CompleteCall<'_>, RenewCall, ReleaseCall, HoldCall);
 /// The name of an operation in a batch.
 #[derive(Debug, Deserialize)]
 pub(crate) struct NamedCall {
-    pub(crate) op: Operation,
+    pub(crate) op: ClaimVerb,
 }
 
 /// The operations on claims.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Operation {
+pub(crate) enum ClaimVerb {
     Claim,
     Complete,
     Renew,

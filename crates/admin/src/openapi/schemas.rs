@@ -269,6 +269,7 @@ fn record_properties() -> Value {
         "hold_for_ms": whole(), "lease_left_ms": whole(), "expires_in_ms": whole(),
         "captured": { "type": "object", "additionalProperties": { "type": "string" } },
         "answer": reference("Answer"),
+        "reconcile": text("What the last read of the upstream found, if the record is held"),
     })
 }
 

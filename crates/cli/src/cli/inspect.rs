@@ -77,6 +77,9 @@ fn lines(record: &RecordView, output: Output, place: &str) -> Vec<String> {
     if let (Some(at), Some(age)) = (&line.ended_at, line.ended_ago_ms) {
         add(if line.state == "held" { "held since" } else { "ended" }, &when(at, age));
     }
+    if let Some(note) = &record.reconcile {
+        add("reconcile", &escape::line(note));
+    }
     if let Some(hold_for) = record.hold_for_ms {
         add("hold for", &hold(record, hold_for));
     }

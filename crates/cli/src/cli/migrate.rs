@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use semel::transactional::sql::postgres as sql;
+use semel_outbox as outbox;
 use semel_postgres::MigrationReport;
 use semel_sqlite::SqliteStore;
 use serde::Serialize;
@@ -36,6 +37,10 @@ pub(super) struct Args {
     /// in their own transactions, instead of a store
     #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
     transactional: bool,
+    /// Install the tables of an outbox, and on PostgreSQL the function `semel_send`, instead of a
+    /// store
+    #[arg(long, conflicts_with_all = ["new_store", "after_restore", "transactional"])]
+    outbox: bool,
     /// Reason for the audit log
     #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
@@ -72,6 +77,8 @@ async fn migrate(args: Args) -> Result<ExitCode, CommandError> {
         print(output, &restored, &restored.to_string())?;
     } else if args.transactional {
         migrate_transactional(&args, &url, output).await?;
+    } else if args.outbox {
+        migrate_outbox(&args, &url, output).await?;
     } else {
         migrate_store(&args, &url, output).await?;
     }
@@ -141,6 +148,33 @@ async fn migrate_transactional(args: &Args, url: &StoreUrl, output: Output) -> a
     let schema = options.schema();
     let words = format!("done: semel_begin and semel_record are in the schema `{schema}`");
     print(output, &json!({ "schema": schema }), &words)
+}
+
+/// Installs the tables of an outbox.
+async fn migrate_outbox(args: &Args, url: &StoreUrl, output: Output) -> anyhow::Result<()> {
+    const FAILED: &str = "the outbox cannot be installed";
+    match url {
+        StoreUrl::Postgres(server) => {
+            let options = store::postgres(server)?;
+            let lock = format!("SELECT pg_advisory_xact_lock({});", sql::CREATE_TABLE_LOCK);
+            let script = [&lock, outbox::postgres::SCHEMA].join("\n");
+            if args.print {
+                return output.line(options.in_schema(&script).trim_end());
+            }
+            options.run_in_schema(&script).await.context(FAILED)?;
+            let schema = options.schema();
+            let words = format!("done: the outbox and semel_send are in the schema `{schema}`");
+            print(output, &json!({ "schema": schema }), &words)
+        }
+        StoreUrl::Sqlite(_) if args.print => output.line(outbox::sqlite::SCHEMA.trim_end()),
+        StoreUrl::Sqlite(path) => {
+            store::need_folder(path)?;
+            outbox::sqlite::SqliteOutbox::open(path).context(FAILED)?;
+            let words = format!("done: the outbox is in {}", path.display());
+            print(output, &json!({ "path": path.display().to_string() }), &words)
+        }
+        StoreUrl::Memory => bail!("an outbox in memory would lose its messages"),
+    }
 }
 
 /// A store that was made.

@@ -137,7 +137,8 @@ impl Target {
             Self::Store { store, .. } => {
                 let id = requests::record_id(scope, caller, key)?;
                 let seen = store.get(&id).await?.ok_or(CommandError::Absent)?;
-                Ok(RecordView::new(&id, seen, AnswerVisibility::Shown, Timestamp::now()))
+                let view = RecordView::new(&id, seen, AnswerVisibility::Shown, Timestamp::now());
+                Ok(view.with_reconcile_note(&**store, &id).await)
             }
             Self::Server(client) => {
                 let query = [("scope", scope), ("caller", caller), ("key", key)];

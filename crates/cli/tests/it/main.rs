@@ -30,6 +30,7 @@ mod operators;
 mod origins;
 mod prometheus;
 mod quotas;
+mod reconciles;
 mod redaction;
 mod refusals;
 mod reloads;

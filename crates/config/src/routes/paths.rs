@@ -1,9 +1,12 @@
-//! Paths that the gateway answers itself: no two scopes may share one.
+//! What routes must agree on: a path that the gateway answers itself belongs to one scope, and a
+//! scope is reconciled in one way.
+
+use std::sync::Arc;
 
 use semel::core::Scope;
 use semel_tower::LookupPath;
 
-use super::{Loader, Located, Route, RouteTable};
+use super::{Loader, Located, ReconcileRule, Route, RouteTable, Upstream};
 
 /// Reports a lookup path that routes of two scopes share: a request with only a key would be
 /// ambiguous.
@@ -52,5 +55,37 @@ pub(super) fn report_ambiguous_issuers(
             return;
         }
         earlier.push((host, path, scope));
+    }
+}
+
+/// Reports routes of one scope that would be reconciled in different ways: a record does not say
+/// which route made it.
+pub(super) fn report_reconcile_conflicts(
+    loader: &mut Loader<'_, '_>,
+    tables: &[Located<RouteTable>],
+    routes: &[Option<Route>],
+) {
+    let of = |route: &Option<Route>| {
+        let Route { guard, upstream, .. } = route.as_ref()?;
+        let guard = guard.as_ref()?;
+        Some((guard.scope.clone(), guard.reconcile.clone(), upstream.clone()))
+    };
+    let mut known: Vec<(Scope, Option<Arc<ReconcileRule>>, Arc<Upstream>)> = Vec::new();
+    for (table, route) in tables.iter().zip(routes) {
+        let Some((scope, rule, upstream)) = of(route) else { continue };
+        let differs = |one: &(Scope, Option<Arc<ReconcileRule>>, Arc<Upstream>)| {
+            let same = one.1 == rule && (rule.is_none() || one.2 == upstream);
+            one.0 == scope && !same
+        };
+        if known.iter().any(differs) {
+            let message = format!(
+                "all routes of the scope {scope} need the same `reconcile` and upstream: a record \
+                 does not say which of them made it"
+            );
+            let at = table.value.reconcile.get().map_or(&table.origin, |at| &at.origin);
+            loader.report.add_error(at, message);
+            return;
+        }
+        known.push((scope, rule, upstream));
     }
 }

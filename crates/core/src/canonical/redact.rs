@@ -50,6 +50,27 @@ pub fn redact(body: &[u8], pointers: &[Pointer]) -> Result<Option<Vec<u8>>, Json
     Ok(Some(out))
 }
 
+/// The bytes of the value at a pointer, as the document spells it; `None` if it does not exist.
+///
+/// ```
+/// use semel_core::canonical::{self, Pointer};
+///
+/// let body = br#"{"data": [{"id": "ch_1", "amount": 1.50}]}"#;
+/// let first = canonical::raw_value(body, &Pointer::parse("/data/0").unwrap())?;
+/// assert_eq!(first, Some(&br#"{"id": "ch_1", "amount": 1.50}"#[..]));
+/// # Ok::<(), canonical::JsonError>(())
+/// ```
+///
+/// # Errors
+///
+/// The errors of [`json`](super::json).
+pub fn raw_value<'b>(body: &'b [u8], pointer: &Pointer) -> Result<Option<&'b [u8]>, JsonError> {
+    let tree = parse::document(body)?;
+    let Some(value) = tree.find(pointer) else { return Ok(None) };
+    let spans = Scanner { body, values: &[value], ..Scanner::default() }.spans();
+    Ok(spans.into_iter().next().and_then(|span| body.get(span)))
+}
+
 /// Finds where nodes stand in a body that was parsed. The tree does not know: of a string with
 /// escapes it has the characters, of a container the members. But its nodes lie in the order of the
 /// body, so they are counted here.

@@ -103,6 +103,20 @@ fn only_a_timeout_depends_on_what_a_retry_would_meet() {
 }
 
 #[test]
+fn a_route_that_asks_the_upstream_advises_a_retry_after_the_next_read() {
+    let next = Duration::from_secs(17);
+    let reads = HOLD.with_next_read(Some(next));
+    for problem in [Problem::OutcomeUnknown, Problem::UpstreamTimeout] {
+        assert_eq!(problem.retry_after(reads), Some(next), "{problem:?}");
+        assert_eq!(problem.retry_after(reads.with_next_read(None)), None, "{problem:?}");
+    }
+    for problem in Problem::ALL {
+        let depends = [Problem::OutcomeUnknown, Problem::UpstreamTimeout].contains(problem);
+        assert!(depends || problem.retry_after(reads) == problem.retry_after(HOLD), "{problem:?}");
+    }
+}
+
+#[test]
 fn a_document_is_known_by_its_type_and_status_however_it_is_written() {
     for problem in Problem::ALL {
         for other in Problem::ALL {

@@ -56,6 +56,12 @@ pub enum Jitter {
 }
 
 impl Backoff {
+    /// The delay before the next attempt, after so many retries; `random` is between 0 and 1.
+    #[must_use]
+    pub fn delay(&self, retries: u32, random: f64) -> Duration {
+        self.jitter.apply(self.bound(retries, false), self.base, random)
+    }
+
     /// The delay without jitter, after so many retries.
     pub(super) fn bound(&self, retries: u32, throttled: bool) -> Duration {
         let base = if throttled { self.throttled_base } else { self.base };

@@ -26,6 +26,7 @@ use crate::forward::response_body::GatewayBody;
 use crate::headers;
 use crate::peer::ClientPeer;
 use crate::proxies::TrustedProxies;
+use crate::reconcile::RouteHeldStatus;
 use crate::route::caller_verifiers::{self, CallerVerifiers, callers};
 use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
@@ -528,6 +529,10 @@ fn build_layer(
             rule = rule.former_secret(&former.secret, guard.records_until(former.since));
         }
         layer = layer.issued_keys(rule);
+    }
+    if let Some(rule) = &guard.reconcile {
+        let (reads, every) = (Arc::clone(&context.held_reads), rule.plan.every);
+        layer = layer.held_status(Arc::new(RouteHeldStatus { reads, every }));
     }
     if guard.keep_under_body_keys {
         layer = layer.keep_under_body_keys();

@@ -54,6 +54,18 @@ impl HeldRecords {
         since.map(Instant::elapsed).unwrap_or_default()
     }
 
+    /// The number for each scope and label, without zeros, in a fixed order.
+    pub(super) fn all(&self) -> Vec<(String, &'static str, u64)> {
+        let mut counts = Vec::new();
+        for (scope, labels) in &self.counts {
+            for (label, count) in labels {
+                counts.push((scope.to_string(), *label, u64::try_from(*count).unwrap_or_default()));
+            }
+        }
+        counts.sort_unstable();
+        counts
+    }
+
     /// The number of a scope for each label, also where there is none: a series that appears with
     /// the first record would not be seen to rise.
     pub(super) fn of(&self, scope: &str) -> impl Iterator<Item = (&'static str, i64)> {

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 
 /// The upper bounds of the buckets, in microseconds: from a write to a fast disk to the longest
 /// wait that is usual.
-const BOUNDS: [u64; 16] = [
+pub(super) const BOUNDS: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 5_000_000, 15_000_000, 60_000_000,
 ];
@@ -18,7 +18,7 @@ const BOUNDS: [u64; 16] = [
 /// How often something took how long.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
-    buckets: [AtomicU64; BOUNDS.len() + 1],
+    pub(super) buckets: [AtomicU64; BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 

@@ -40,6 +40,7 @@ async fn full_scrape() -> String {
     let observer = crate::EngineObserver::new(Arc::clone(&metrics));
     let semel = Semel::builder(MemoryStore::new()).observer(observer).build();
     semel.report(&scope, EventKind::Observed(ObservedOutcome::Run));
+    metrics.reconcile(&scope, ReconcileEvent::Found);
     metrics.encode(&semel, Exposition::Prometheus)
 }
 

@@ -18,8 +18,8 @@ use prometheus_client::{
 use semel::{Semel, core::Problem};
 
 use super::{
-    ANSWERS, EvictionReason, Metrics, OPERATIONS, RECORDS, RELOADS, ScopeMetrics, UnguardedReason,
-    UpstreamOutcome, WOULD, callers,
+    ANSWERS, EvictionReason, Metrics, OPERATIONS, RECORDS, RELOADS, ReconcileEvent, ScopeMetrics,
+    UnguardedReason, UpstreamOutcome, WOULD, callers,
     process::ProcessStats,
     quota::{self, QuotaSample},
 };
@@ -63,6 +63,7 @@ impl Collector for Scrape {
         self.requests(encoder)?;
         self.records(encoder)?;
         self.would(encoder)?;
+        self.reconcile(encoder)?;
         self.store(encoder)?;
         self.upstream(encoder)?;
         let help = "Records with an expired lease that maintenance settled";
@@ -180,6 +181,22 @@ impl Scrape {
             for (slug, count) in refusals(&scope.observed_refusals) {
                 let labels = [("scope", &*scope.name), ("would", "refuse"), ("problem", slug)];
                 put(&mut family, labels, count)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Only scopes with a held record that was read.
+    fn reconcile(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Reads of held records by what they found, and what became of the records";
+        let mut family = encoder.encode_descriptor("reconcile", help, None, MetricType::Counter)?;
+        self.each_scope(|scope| {
+            if scope.reconcile.iter().all(|counter| counted(counter) == 0) {
+                return Ok(());
+            }
+            for (event, counter) in ReconcileEvent::ALL.iter().zip(&scope.reconcile) {
+                let labels = [("scope", &*scope.name), ("event", event.as_str())];
+                put(&mut family, labels, counted(counter))?;
             }
             Ok(())
         })
