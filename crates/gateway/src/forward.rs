@@ -21,6 +21,7 @@ use semel::{Lease, core::Scope};
 use semel_tower::{Body, BoxError};
 use tokio::time::Instant;
 use tower_service::Service;
+use tracing::Span;
 
 use crate::body::{FrameCount, RequestBody};
 use crate::error::ForwardError;
@@ -31,6 +32,7 @@ use crate::headers;
 use crate::peer::ClientPeer;
 use crate::upstream::pool::Pool;
 use semel_telemetry::metrics::{Metrics, UpstreamOutcome};
+use semel_telemetry::trace;
 
 /// The service behind every route: forwards to one upstream.
 #[derive(Clone, Debug)]
@@ -119,6 +121,8 @@ pub(crate) struct ForwardContext {
     pub lease: Option<Lease>,
     /// Number of frames read from a streamed body.
     pub frame_count: Option<FrameCount>,
+    /// Covers the request until the head of its response.
+    pub span: Span,
     // Boxed because it is rare and large.
     pub upgrade: Option<Box<Upgrade>>,
 }
@@ -172,6 +176,8 @@ impl ForwardTarget {
         forward_context: ForwardContext,
         begun: Instant,
     ) -> Result<Response<ResponseBody>, BoxError> {
+        let status = sent.as_ref().ok().map(|response| response.status().as_u16());
+        trace::finish_upstream(&forward_context.span, status);
         if let Some(outcome) = outcome_of(&sent) {
             self.metrics.upstream(self.scope.as_ref(), outcome, begun.elapsed());
         }
@@ -256,8 +262,10 @@ fn prepare(
         upgrade.add_headers(headers);
     }
     let guarded = lease.is_some();
+    let span = trace::upstream_span(&parts.method, path.path());
+    trace::inject(&span, &mut parts.headers);
     let forward_context =
-        ForwardContext { path, host, trailers, guarded, lease, frame_count: None, upgrade };
+        ForwardContext { path, host, trailers, guarded, lease, frame_count: None, span, upgrade };
     Ok((Request::from_parts(parts, body), forward_context))
 }
 

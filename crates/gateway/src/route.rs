@@ -6,6 +6,7 @@ pub(crate) mod caller_verifiers;
 pub(crate) mod check;
 pub(crate) mod context;
 pub(crate) mod pending_line;
+mod request_trace;
 pub(crate) mod strict_routes;
 pub(crate) mod table;
 pub(crate) mod unmatched;

@@ -26,6 +26,7 @@ use semel_core::{
     Scope, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
+use tracing::Instrument as _;
 
 pub use self::begin_request::BeginRequest;
 pub use self::remote::{RemoteClaim, RemoteFinish};
@@ -52,6 +53,7 @@ use crate::{
     per_caller::{CallerMap, ScopedCaller, ScopedCallerRef},
     quota::{QuotaTracker, QuotaUsage, Quotas},
     retained_reply::RetainedReply,
+    span,
 };
 
 /// How long a shutdown waits for observed operations. They only feed statistics.
@@ -417,7 +419,7 @@ impl Semel {
         let pending = Pending::owner(reply_rx, shared, lease.clone());
         let driver = Driver::new(Arc::clone(shared), operation, plan, lease, flight, permit, now);
         let execution = Box::pin(ClientOperation::new(execute, reply_tx));
-        tokio::spawn(Box::new(driver).run(execution));
+        tokio::spawn(Box::new(driver).run(execution).instrument(span::of_operation()));
         pending
     }
 

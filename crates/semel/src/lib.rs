@@ -97,6 +97,7 @@ mod owners;
 mod per_caller;
 mod quota;
 mod retained_reply;
+mod span;
 #[cfg(feature = "transactional")]
 pub mod transactional;
 

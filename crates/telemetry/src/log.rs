@@ -16,14 +16,15 @@ use anyhow::Context as _;
 use tracing::Subscriber;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry, filter::LevelFilter, layer::SubscriberExt as _,
+    EnvFilter, Layer, Registry, filter::LevelFilter, layer::SubscriberExt as _,
 };
 
 use self::format::LineStyle;
 pub use self::{
     output::DroppedLines,
-    request::{RequestLine, RequestOrigin, trace_id_of},
+    request::{RequestLine, RequestOrigin, outcome_name, trace_id_of},
 };
+use crate::trace::TraceExport;
 
 /// The target of the spans of a request. They are recorded only if a filter names it.
 pub const SPAN_TARGET: &str = "semel::span";
@@ -69,6 +70,8 @@ pub enum LogFilter {
 #[must_use]
 pub struct LogHandle {
     dropped: DroppedLines,
+    #[cfg(feature = "otlp")]
+    _spans: Option<crate::otlp::SpanExport>,
     _guard: WorkerGuard,
 }
 
@@ -83,27 +86,55 @@ impl LogHandle {
 ///
 /// # Errors
 ///
-/// If a directive is invalid, or there is a log already.
-pub fn init(format: Format, filter: &LogFilter) -> anyhow::Result<LogHandle> {
+/// If a directive is invalid, or there is a log already, or traces cannot be exported. Must not be
+/// called in a runtime.
+pub fn init(
+    format: Format,
+    filter: &LogFilter,
+    traces: Option<&TraceExport>,
+) -> anyhow::Result<LogHandle> {
     let style = match (format, AutoStream::choice(&io::stderr())) {
         (Format::Json, _) => LineStyle::Json,
         (Format::Text, ColorChoice::Never) => LineStyle::Plain,
         (Format::Text, _) => LineStyle::Colour,
     };
     let (writer, guard, dropped) = output::start(io::stderr());
-    tracing::subscriber::set_global_default(subscriber(style, filter.parse()?, writer))?;
+    #[cfg(feature = "otlp")]
+    let export = traces
+        .map(|export| crate::otlp::SpanExport::start(export.service_name.clone()))
+        .transpose()?;
+    #[cfg(feature = "otlp")]
+    let spans = export.as_ref().map(|export| export.layer(SPAN_TARGET));
+    #[cfg(not(feature = "otlp"))]
+    let spans = None;
+    let log = subscriber(style, filter.parse()?, writer, spans);
+    tracing::subscriber::set_global_default(log)?;
     log_panics();
-    Ok(LogHandle { dropped, _guard: guard })
+    #[cfg(not(feature = "otlp"))]
+    if traces.is_some() {
+        tracing::warn!("traces are not exported: this program was built without the feature otlp");
+    }
+    Ok(LogHandle {
+        dropped,
+        #[cfg(feature = "otlp")]
+        _spans: export,
+        _guard: guard,
+    })
 }
 
-fn subscriber(style: LineStyle, filter: EnvFilter, writer: NonBlocking) -> impl Subscriber {
+fn subscriber(
+    style: LineStyle,
+    filter: EnvFilter,
+    writer: NonBlocking,
+    spans: Option<Box<dyn Layer<Registry> + Send + Sync>>,
+) -> impl Subscriber {
     let lines = tracing_subscriber::fmt::layer()
         .event_format(style)
         .fmt_fields(style)
         // Its own errors would be lines of another format.
         .log_internal_errors(false)
         .with_writer(writer);
-    Registry::default().with(lines.with_filter(filter))
+    Registry::default().with(spans).with(lines.with_filter(filter))
 }
 
 impl LogFilter {
@@ -138,7 +169,12 @@ impl Level {
 #[cfg(test)]
 pub(crate) fn empty_log() -> LogHandle {
     let (_, guard, dropped) = output::start(io::sink());
-    LogHandle { dropped, _guard: guard }
+    LogHandle {
+        dropped,
+        #[cfg(feature = "otlp")]
+        _spans: None,
+        _guard: guard,
+    }
 }
 
 /// Logs panics in place of the text that the standard library prints.

@@ -11,7 +11,7 @@ const CHILD: &str = "SEMEL_TEST_PANICS";
 #[test]
 fn a_panic_is_one_line_of_json() {
     if env::var_os(CHILD).is_some() {
-        let _log = log::init(Format::Json, &LogFilter::Level(Level::Info)).unwrap();
+        let _log = log::init(Format::Json, &LogFilter::Level(Level::Info), None).unwrap();
         let worker = thread::Builder::new().name("worker-7".to_owned());
         assert!(worker.spawn(|| panic!("two\nlines")).unwrap().join().is_err());
         return;

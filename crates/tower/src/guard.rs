@@ -22,7 +22,7 @@ use semel::{
 use tower_service::Service;
 
 use crate::{
-    BoxError, RequestOutcome, RequestOutcomeKind, Subject,
+    BoxError, RequestOutcome, RequestOutcomeKind, Subject, TraceParent,
     body::Body,
     buffered_body::BufferedBody,
     caller::{ClientContext, Identified},
@@ -33,7 +33,7 @@ use crate::{
     grpc, handler_signals,
     header::{
         GRPC_ACCEPT_ENCODING, IDEMPOTENCY_DUPLICATE, IDEMPOTENCY_EXPIRES, IDEMPOTENCY_GUARDED,
-        IDEMPOTENCY_TAG, date_after,
+        IDEMPOTENCY_TAG, IDEMPOTENCY_TRACE, date_after,
     },
     host,
     key::{KeyLookup, KeyRequirement, RequestKey},
@@ -460,6 +460,7 @@ where
 {
     ask_for_identity(request.headers_mut(), route.grpc);
     route.config.deadline.rewrite(request.headers_mut(), route.lease.deadline(), config::now());
+    let trace = request.extensions_mut().remove::<TraceParent>();
     request.extensions_mut().insert(route.lease.clone());
     let call = inner.call(request);
     async move {
@@ -469,6 +470,11 @@ where
                     route.lease.set_answer_tag(tag);
                 }
                 response.headers_mut().remove(IDEMPOTENCY_TAG);
+                // One that the service sends is no trace of ours.
+                response.headers_mut().remove(IDEMPOTENCY_TRACE);
+                if let Some(TraceParent(trace)) = trace {
+                    response.headers_mut().insert(IDEMPOTENCY_TRACE, trace);
+                }
                 // A replay may go to another origin.
                 if route.config.cors().is_some() {
                     cors::strip(response.headers_mut());

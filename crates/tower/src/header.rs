@@ -47,6 +47,12 @@ pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency
 /// one that the service sends from the answer to a guarded request.
 pub const IDEMPOTENCY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
 
+/// `Idempotency-Trace`: the trace context of the request that ran the operation, as in
+/// `traceparent`. It is in the record, so that a replay can be linked to it, and on the response
+/// of a layer whose request had a [`TraceParent`](crate::TraceParent). The layer removes one that
+/// the service sends.
+pub const IDEMPOTENCY_TRACE: HeaderName = HeaderName::from_static("idempotency-trace");
+
 /// `x-should-retry: true` or `false`: whether a client should send the same request again. The SDKs
 /// that Stainless generates obey it.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");

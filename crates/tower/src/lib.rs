@@ -458,6 +458,7 @@ mod subject;
 mod tee_body;
 #[cfg(test)]
 mod testing;
+mod trace_parent;
 #[cfg(all(feature = "axum", feature = "transactional"))]
 mod transaction;
 mod upstream_problem;
@@ -499,6 +500,7 @@ pub use signature::{
     Encoding, HmacAlgorithm, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
+pub use trace_parent::TraceParent;
 #[cfg(all(feature = "axum", feature = "transactional"))]
 pub use transaction::Tx;
 pub use velocity::{LimitAction, LimitValue, LimitsUnsupported, VelocityRule};

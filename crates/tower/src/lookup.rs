@@ -21,6 +21,7 @@ use crate::{
     buffered_body::BufferedBody,
     caller::{ClientContext, Identified},
     config::{self, LayerConfig},
+    header::IDEMPOTENCY_TRACE,
     memory::{MemoryUse, PeerMemory},
     refusal::RequestRefusal,
     request,
@@ -156,7 +157,8 @@ fn describe_response(stored: &StoredResponse) -> Value {
 /// Names may repeat, so they are in pairs.
 fn describe_fields(fields: &[Field]) -> Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    fields.iter().map(|field| json!([text(&field.name), text(&field.value)])).collect()
+    let fields = fields.iter().filter(|field| field.name != IDEMPOTENCY_TRACE.as_str());
+    fields.map(|field| json!([text(&field.name), text(&field.value)])).collect()
 }
 
 /// A time to the second: what is computed from durations is not more exact.

@@ -36,7 +36,7 @@ impl ReplayHeaders {
         let described =
             matches!(text, "location" | "etag" | "last-modified" | "link" | "vary" | "trailer");
         described
-            || text == "cache-control"
+            || matches!(text, "cache-control" | "idempotency-trace")
             || text.starts_with("content-")
             || text.starts_with("access-control-")
             || (grpc && text.starts_with("grpc-"))

@@ -12,7 +12,10 @@ use crate::route_identity::IdentityChanged;
 use crate::supervisor::Supervisor;
 use semel_admin::audit::Approver;
 use semel_config::{Config, Overrides};
-use semel_telemetry::log::{self, LogFilter, LogHandle};
+use semel_telemetry::{
+    log::{self, LogFilter, LogHandle},
+    trace::TraceExport,
+};
 
 /// Arguments of `semel serve`.
 #[derive(Debug, clap::Args)]
@@ -43,7 +46,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (None, _) => LogFilter::Level(log::Level::Info),
     };
     let format = args.log;
-    let log = log::init(format, &filter)?;
+    let log = log::init(format, &filter, trace_export().as_ref())?;
     serve(args, &log).or_else(|error| match format {
         log::Format::Text => Err(error),
         log::Format::Json => {
@@ -51,6 +54,17 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     })
+}
+
+/// Traces are exported where the environment says where to, as for every program with
+/// OpenTelemetry.
+fn trace_export() -> Option<TraceExport> {
+    let set = |name: &str| super::config::env(name).filter(|value| !value.is_empty());
+    let is_off = set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+    set(traces).or_else(|| set("OTEL_EXPORTER_OTLP_ENDPOINT")).filter(|_| !is_off)?;
+    let service_name = set("OTEL_SERVICE_NAME").unwrap_or_else(|| "semel".to_owned());
+    Some(TraceExport { service_name })
 }
 
 fn serve(args: Args, log: &LogHandle) -> anyhow::Result<ExitCode> {

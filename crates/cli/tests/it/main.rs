@@ -46,5 +46,6 @@ mod stops;
 mod stores;
 mod tables;
 mod velocity;
+mod traces;
 mod verified_callers;
 mod webhooks;

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuer
 use http_body_util::{BodyExt as _, Limited};
 use semel::core::Fence;
 use semel_config::{ReadHeader, ReconcileRule};
+use semel_telemetry::trace;
 use semel_tower::{
     Body,
     header::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY},
@@ -82,6 +83,8 @@ impl ReadRequest {
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = path.clone().into();
         *request.headers_mut() = self.headers;
+        let span = trace::upstream_span(request.method(), path.path());
+        trace::inject(&span, request.headers_mut());
         let context = ForwardContext {
             path,
             host: None,
@@ -89,9 +92,11 @@ impl ReadRequest {
             guarded: true,
             lease: None,
             frame_count: None,
+            span,
             upgrade: None,
         };
         let response = send(pool, request, &context).await.map_err(|error| error.to_string())?;
+        trace::finish_upstream(&context.span, Some(response.status().as_u16()));
         let (parts, body) = response.into_parts();
         let body = ResponseBody::new(body, Some(pool.upstream().timeout));
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;

@@ -11,12 +11,11 @@ use http_body_util::{Either, Full};
 use semel::core::{Dialect, Problem, RetryContext, Scope};
 use semel_tower::{
     Body, BoxError, ClientContext, DeadlineRule, Idempotency, IdempotencyLayer, KeyLocation,
-    KeyRule, ResponseCors, Signature,
-    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_TAG},
-    is_grpc_request, preflighted_method, refusal_in,
+    KeyRule, ResponseCors, Signature, is_grpc_request, preflighted_method, refusal_in,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use crate::body::pace::{BodyLimits, BodyPace, PaceRule};
 use crate::body::{ClientBody, RequestBody};
@@ -31,6 +30,7 @@ use crate::reconcile::RouteHeldStatus;
 use crate::route::caller_verifiers::{self, CallerVerifiers, callers};
 use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
+use crate::route::request_trace::RequestTrace;
 use crate::route::strict_routes::{SecondReading, StrictRoutes};
 use crate::route::unmatched::Unmatched;
 use crate::route::webhook_verifiers::WebhookVerifiers;
@@ -186,29 +186,32 @@ impl RouteTable {
         peer: &Arc<ClientPeer>,
     ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
         let (client, address) = self.client(&mut request, peer);
-        let kind = self.dispatch(request, peer, client, address);
-        async move {
+        let trace = RequestTrace::start(&mut request);
+        let kind = trace.span().in_scope(|| self.dispatch(request, peer, client, address));
+        let span = trace.span().clone();
+        let response = async move {
             match kind {
-                ResponseKind::Refused(response) => (*response).map(Either::Right),
+                ResponseKind::Refused(response) => trace.finish((*response).map(Either::Right)),
                 ResponseKind::Guarded(future, failure, mut line) => {
                     let response = match future.await {
-                        Ok(response) => strip_internal_headers(response).map(Either::Left),
-                        Err(error) => failure.response(&error),
+                        Ok(response) => trace.finish(response).map(Either::Left),
+                        Err(error) => trace.finish(failure.response(&error)),
                     };
                     line.finish(&response);
                     response
                 }
                 ResponseKind::Unguarded(future, failure, unguarded) => match future.await {
                     Ok(response) => {
-                        strip_internal_headers(response).map(|body| Either::Left(Body::new(body)))
+                        trace.finish(response).map(|body| Either::Left(Body::new(body)))
                     }
                     Err(error) => {
                         unguarded.log(&error);
-                        failure.response(&error)
+                        trace.finish(failure.response(&error))
                     }
                 },
             }
-        }
+        };
+        response.instrument(span)
     }
 
     /// Counts a malformed request.
@@ -481,13 +484,6 @@ impl UnguardedRequest {
             tracing::warn!(method, path, %error, unlogged, "a request that is not guarded failed");
         }
     }
-}
-
-/// Removes the fields that an upstream sends to the layer, not to the client.
-fn strip_internal_headers<B>(mut response: Response<B>) -> Response<B> {
-    response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
-    response.headers_mut().remove(IDEMPOTENCY_TAG);
-    response
 }
 
 fn build_layer(

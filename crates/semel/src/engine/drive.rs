@@ -21,6 +21,8 @@ use semel_core::{
     Snapshot, StoreError, StoreErrorKind, flow,
 };
 
+use tracing::Instrument as _;
+
 use super::{
     BeginRequest, EngineState,
     operation::DrivenOperation,
@@ -36,6 +38,7 @@ use crate::{
     observer::{EventKind, ReplaySource, StoreOperation},
     per_caller::ScopedCallerRef,
     retained_reply::{RetainedReply, retention_left},
+    span,
 };
 
 /// The operation of the request; `None` where only a claim is settled.
@@ -242,7 +245,7 @@ impl Driver {
             return refused;
         }
         let (epoch, timeout) = (self.shared.cache.epoch(), self.flow.claim_timeout(self.asked));
-        let call = self.shared.store.claim(&self.claim);
+        let call = self.shared.store.claim(&self.claim).instrument(span::of_claim());
         match self.shared.call_store(StoreOperation::Claim, &self.claim.id, timeout, call).await {
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
@@ -442,6 +445,7 @@ impl Driver {
         }
         let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
         let call = self.shared.store.finish(&self.claim.id, by, &finish);
+        let call = call.instrument(span::of_record());
         match self.call_store(StoreOperation::Record, call).await {
             Ok(fenced) => {
                 let now = self.shared.clock.now();

@@ -78,7 +78,7 @@ impl<'a> RequestLine<'a> {
             scope,
             key,
             caller,
-            outcome: word(served.outcome),
+            outcome: outcome_name(served.outcome),
             fence: lease.and_then(|lease| lease.fence()).map(|fence| fence.get()),
             attempt: lease.map(|lease| lease.attempt()),
             status: Some(status),
@@ -127,7 +127,7 @@ impl<'a> RequestLine<'a> {
 const PASSED: &str = "passed";
 
 /// The outcome of a request, as the metrics name it.
-const fn word(outcome: RequestOutcomeKind) -> &'static str {
+pub const fn outcome_name(outcome: RequestOutcomeKind) -> &'static str {
     match outcome {
         RequestOutcomeKind::Ran => "executed",
         RequestOutcomeKind::Joined => "joined",

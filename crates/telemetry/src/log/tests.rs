@@ -31,7 +31,7 @@ fn logged(style: LineStyle, level: Level, act: impl FnOnce()) -> Vec<String> {
     let out = Out::default();
     let (writer, guard, _) = output::start(out.clone());
     let filter = LogFilter::Level(level).parse().unwrap();
-    tracing::subscriber::with_default(subscriber(style, filter, writer), act);
+    tracing::subscriber::with_default(subscriber(style, filter, writer, None), act);
     drop(guard);
     let bytes = out.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
@@ -173,7 +173,7 @@ fn directives_choose_lines_by_their_target() {
     let out = Out::default();
     let (writer, guard, _) = output::start(out.clone());
     let filter = directives("error,semel::request=info").unwrap();
-    tracing::subscriber::with_default(subscriber(LineStyle::Plain, filter, writer), || {
+    tracing::subscriber::with_default(subscriber(LineStyle::Plain, filter, writer, None), || {
         tracing::info!("not logged");
         LINE.log();
     });
@@ -206,7 +206,7 @@ fn a_slow_reader_blocks_no_line_and_dropped_lines_are_counted_and_logged() {
     let ((turn, turns), out) = (mpsc::channel(), Out::default());
     let (writer, guard, dropped) = output::start(SlowReader { turns, out: out.clone() });
     let filter = LogFilter::Level(Level::Info).parse().unwrap();
-    let log = subscriber(LineStyle::Plain, filter, writer);
+    let log = subscriber(LineStyle::Plain, filter, writer, None);
     tracing::subscriber::with_default(log, || {
         for number in 0..output::QUEUED_LINES_MAX * 3 {
             tracing::info!(number, "line");

@@ -51,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let _flush = log::init(args.log, &LogFilter::Level(args.log_level))?;
+    let _flush = log::init(args.log, &LogFilter::Level(args.log_level), None)?;
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(relay(args))?;
     Ok(ExitCode::SUCCESS)
