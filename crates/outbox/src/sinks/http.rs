@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use data_encoding::BASE64;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use reqwest::{
-    Client, StatusCode, Url,
+    Client, Response, StatusCode, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
     redirect,
 };
@@ -18,6 +18,9 @@ use crate::{Delivery, OutboxMessage, Sink};
 
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How much of a response body is read.
+const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// How much of a response body a reason quotes.
 const REASON_BYTES_MAX: usize = 200;
@@ -156,8 +159,7 @@ impl Sink for HttpSink {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let now = u64::try_from(time).unwrap_or(0);
         let after = ResponseSignals::read(status.as_u16(), header, now).retry_after;
-        // Read to its end, so that the connection can be used again.
-        let body = response.bytes().await.unwrap_or_default();
+        let body = read_body(response).await;
         let quoted = body.get(..REASON_BYTES_MAX).unwrap_or(&body);
         let reason = format!("{status}: {}", String::from_utf8_lossy(quoted).escape_debug());
         match status {
@@ -173,6 +175,19 @@ impl Sink for HttpSink {
     fn concurrency(&self) -> usize {
         self.concurrency
     }
+}
+
+/// Reads a short body to its end, so that the connection can be used again. A longer one is cut,
+/// and its connection is closed.
+async fn read_body(mut response: Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk);
+        if body.len() > BODY_BYTES_MAX {
+            break;
+        }
+    }
+    body
 }
 
 fn error_chain(error: &dyn std::error::Error) -> String {
