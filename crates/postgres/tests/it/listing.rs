@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use semel_core::{
     Claim, Finish, ListQuery, OnUnknown, Reason, RecordId, Release, Resolution, StateName, Store,
 };
-use semel_testkit::{fixture::Fixture as _, with};
+use semel_testkit::{fixture::Fixture as _, torture, with};
 
 use crate::{
     fixture::{Access, Pg},
@@ -170,5 +170,40 @@ async fn records_with_the_same_cursor_are_all_listed() {
             let (found, _) = listed(&store, &query, limit).await;
             assert_eq!(found.len(), 10, "in pages of {limit}: {query:?}");
         }
+    }
+}
+
+/// The long edition has five million records: what a search of the dashboard takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn torture_a_search_among_many_records_examines_what_it_finds_and_is_fast() {
+    let db = Pg::new(Access::Owner).await;
+    let store = db.store();
+    let day = |key: &str| with(claim(key), |it| it.retention = 24 * 60 * MINUTE);
+    granted(&store, &day("old")).await;
+    db.fill(if torture() { 5_000_000 } else { 20_000 }, &Default::default()).await;
+    let analyze = format!("ANALYZE {}.kit_records", db.schema);
+    db.admin.batch_execute(&analyze).await.unwrap();
+    db.advance(60 * MINUTE).await;
+    let young = day("young");
+    let fence = granted(&store, &young).await.fence;
+    let hold = Finish::hold(Reason::Answered(503));
+    store.finish(&young.id, young.claimant(fence), &hold).await.unwrap();
+    let changes: [&dyn Fn(&mut ListQuery); 3] =
+        [&|it| it.key = Some(young.id.key.clone()), &|it| it.age_max = Some(MINUTE), &|it| {
+            it.state = Some(StateName::Held)
+        }];
+    for change in changes {
+        let query = with(ListQuery::new(), |it| change(it));
+        let mut took = Vec::new();
+        for _ in 0..21 {
+            let began = tokio::time::Instant::now();
+            let page = store.list(&query).await.unwrap();
+            took.push(began.elapsed());
+            // The lease of the old record has expired, so it is held too.
+            let wanted = if query.state.is_some() { (2, 2) } else { (1, 1) };
+            assert_eq!((page.items.len(), page.examined), wanted, "{query:?}");
+        }
+        took.sort();
+        assert!(took[10] < Duration::from_millis(100), "{query:?}: {took:?}");
     }
 }
