@@ -45,7 +45,7 @@ mod starts;
 mod stops;
 mod stores;
 mod tables;
-mod velocity;
 mod traces;
+mod velocity;
 mod verified_callers;
 mod webhooks;

@@ -36,7 +36,8 @@ fn request() -> Request<Body<RequestBody>> {
 fn guarded_context() -> ForwardContext {
     let path = "/charges".parse().unwrap();
     let (host, lease, frame_count, upgrade) = (None, None, None, None);
-    ForwardContext { path, host, trailers: false, guarded: true, lease, frame_count, upgrade }
+    let span = tracing::Span::none();
+    ForwardContext { path, host, trailers: false, guarded: true, lease, frame_count, span, upgrade }
 }
 
 /// A pool with `count` idle connections that look usable but cannot send, and their other ends.
