@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 29] = [
+const PARTS: [&str; 31] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
