@@ -52,7 +52,7 @@ async fn admits_exactly_the_limit(round: usize) {
         for status in requests.join_all().await.into_iter().flatten() {
             assert!([201, 429].contains(&status), "{status}");
         }
-        gateways.extend(harness::start(&setup, &[url.clone()]).await);
+        gateways.extend(harness::start(&setup, std::slice::from_ref(&url)).await);
     }
     let ran: BTreeSet<String> =
         upstream.requests().iter().map(|request| request.key().to_owned()).collect();

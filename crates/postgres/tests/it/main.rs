@@ -1,6 +1,11 @@
 //! The PostgreSQL store on real servers: lost connections, other processes, other roles, locks,
 //! standbys, certificates.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test reports by panicking"
+)]
 
 mod conform;
 mod connection_loss;
