@@ -125,12 +125,23 @@ pub(super) fn toml_text(value: &Value) -> String {
             format!("[{}]", items.join(", "))
         }
         Value::Object(members) => {
-            let member =
-                |(name, value): (&String, &Value)| format!("{name} = {}", toml_text(value));
+            let member = |(name, value): (&String, &Value)| {
+                format!("{} = {}", toml_key(name), toml_text(value))
+            };
             let members: Vec<String> = members.iter().map(member).collect();
             format!("{{ {} }}", members.join(", "))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+    }
+}
+
+/// A key of a table, quoted where TOML asks for it.
+fn toml_key(name: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if !name.is_empty() && name.bytes().all(is_bare) {
+        name.to_owned()
+    } else {
+        toml::Value::String(name.to_owned()).to_string()
     }
 }
 

@@ -395,7 +395,7 @@ settings! {
         /// `on_unknown = "hold"`. An operation that is found is recorded; one that is absent is
         /// released only with `settles_within` or `fenced`.
         reconcile: ReconcileSetting =
-            example(json!({ "get": "/v1/charges?key={key}&merchant={caller}" }));
+            example(json!({ "get": "/v1/charges?order={order}" }));
         /// Responses that are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx except 408
         /// and 499), "success" (2xx), "all" (200 to 599), or a list of statuses; always without
         /// those in `forget` and `release`. If the key comes from the body and neither a credential

@@ -83,9 +83,11 @@ fn rows(text: &mut String, before: &str, settings: &[Setting]) {
     }
 }
 
-/// The members of a table that is written as a whole, from its schema.
+/// The members of a table that is written as a whole, or of the tables of a list, from its schema.
 fn member_rows(text: &mut String, parent: &str, schema: &Value) {
-    for (name, member) in schema["properties"].as_object().into_iter().flatten() {
+    let of_items = schema["items"]["properties"].as_object();
+    let members = schema["properties"].as_object().or(of_items);
+    for (name, member) in members.into_iter().flatten() {
         let default = match (member.get("default"), member["examples"].get(0)) {
             (Some(value), _) => format!("`{}`", cell(&toml_text(value))),
             (None, Some(value)) => format!("*`{}`*", cell(&toml_text(value))),

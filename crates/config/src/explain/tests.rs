@@ -36,6 +36,19 @@ fn the_default_file_changes_nothing() {
     assert_eq!(meaning(&default_toml()), meaning(""));
 }
 
+/// The other lines that a member of a table makes no sense without.
+fn needs(line: &str) -> &'static [&'static str] {
+    if line.starts_with("#reconcile.get") || line.starts_with("#reconcile = ") {
+        &["#capture = "]
+    } else if line.starts_with("#reconcile.") {
+        &["#capture = ", "#reconcile.get = "]
+    } else if line.starts_with("#duplicates.action") {
+        &["#duplicates.window = "]
+    } else {
+        &[]
+    }
+}
+
 #[test]
 fn every_line_may_be_uncommented() {
     let text = default_toml();
@@ -43,7 +56,9 @@ fn every_line_may_be_uncommented() {
     let count = settings.lines().filter(|line| is_setting(line)).count();
     assert!(count > 40, "{count}");
     for (wanted, line) in settings.lines().enumerate().filter(|(_, line)| is_setting(line)) {
-        let source = uncomment(settings, |index, _| index == wanted);
+        let source = uncomment(settings, |index, other| {
+            index == wanted || needs(line).iter().any(|needed| other.starts_with(needed))
+        });
         assert_ne!(source, settings);
         load(&source).unwrap_or_else(|error| panic!("{line}\n{error}"));
     }
@@ -58,7 +73,7 @@ fn shown_defaults_are_the_real_defaults() {
     let lines: Vec<&str> = settings.lines().collect();
     let is_default = |index: usize, line: &str| {
         // A table is written whole or member by member, not both.
-        let tables = ["#key.", "#fingerprint.", "#deadline."];
+        let tables = ["#key.", "#fingerprint.", "#deadline.", "#reconcile.", "#duplicates."];
         let is_member = tables.iter().any(|table| line.starts_with(table));
         is_setting(line) && !lines[index - 1].contains("For example:") && !is_member
     };

@@ -74,11 +74,14 @@ fn every_setting_is_printed() {
     has(section("limits"), names::<LimitsTable>(), "[limits]");
     let mut of_route = names::<RouteTable>();
     // It is the `timeout` of the upstream. With a signature every caller is anonymous.
-    of_route
-        .retain(|name| !["upstream_timeout", "lookup", "issued_keys", "reconcile"].contains(name));
+    let elsewhere =
+        ["upstream_timeout", "lookup", "issued_keys", "reconcile", "velocity", "duplicates"];
+    of_route.retain(|name| !elsewhere.contains(name));
     assert!(printed.contains("lookup = \"/idempotency/"), "{printed}");
     assert!(printed.contains("issued_keys = { "), "{printed}");
     assert!(printed.contains("reconcile = { "), "{printed}");
+    assert!(printed.contains("velocity = [{ "), "{printed}");
+    assert!(printed.contains("duplicates = { "), "{printed}");
     let route = table["route"].as_array().unwrap()[0].as_table().unwrap();
     has(route, of_route, "[[route]]");
 }
