@@ -1,4 +1,4 @@
-//! `semel migrate --outbox` and `semel outbox`: a relay as a process, and what operators see and do.
+//! `semel migrate --outbox` and `semel outbox`: a relay process, and what operators see and do.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use std::{
