@@ -101,21 +101,23 @@ impl ReadRule {
         if !self.completed.contains(answer.status) {
             return ReadFinding::Unclear;
         }
-        if let Some(present) = &self.present {
-            match exists(answer.body, present) {
+        // Whichever pointer says where the operation is: without one, the whole answer is it.
+        let operation = self.present.as_ref().or(self.or_missing.as_ref()).or(self.answer.as_ref());
+        if let Some(operation) = operation {
+            match exists(answer.body, operation) {
                 Some(true) => {}
                 Some(false) => return self.judge_missing(answer.body),
                 None => return ReadFinding::Unclear,
             }
-            match following(present).map(|next| exists(answer.body, &next)) {
+            match following(operation).map(|next| exists(answer.body, &next)) {
                 Some(Some(true)) => return ReadFinding::TwoFound,
                 Some(None) => return ReadFinding::Unclear,
                 Some(Some(false)) | None => {}
             }
-        } else if self.or_missing.is_some()
-            && self.judge_missing(answer.body) == ReadFinding::Absent
-        {
-            return ReadFinding::Absent;
+            // Present and missing at once: the pointers do not fit the answer.
+            if self.judge_missing(answer.body) == ReadFinding::Absent {
+                return ReadFinding::Unclear;
+            }
         }
         for (pointer, template) in &self.matches {
             let Some(expected) = template.text(values) else { return ReadFinding::Unclear };
@@ -127,15 +129,18 @@ impl ReadRule {
         self.response(answer).map_or(ReadFinding::Unclear, ReadFinding::Found)
     }
 
-    /// What an answer without the operation shows. The place where the operation would be must
-    /// exist: an answer of another form, such as an error with status 200, shows nothing.
+    /// What an answer without the operation shows. An answer of another form, such as an error with
+    /// status 200, shows nothing. So a list must be there that has no such element, or an object
+    /// whose member is `null`; an object without the member may be an error document.
     fn judge_missing(&self, body: &[u8]) -> ReadFinding {
         let Some(missing) = &self.or_missing else { return ReadFinding::Unclear };
-        let Some((parent, _)) = split_last(missing) else { return ReadFinding::Unclear };
-        let parent = canonical::raw_value(body, &parent).ok().flatten();
-        let is_container = parent.is_some_and(|raw| raw.starts_with(b"[") || raw.starts_with(b"{"));
+        let Some((parent, last)) = split_last(missing) else { return ReadFinding::Unclear };
+        let Ok(parent) = canonical::raw_value(body, &parent) else { return ReadFinding::Unclear };
+        let is_list = parent.is_some_and(|raw| raw.starts_with(b"["));
+        let is_element = last.parse::<u32>().is_ok();
         match canonical::find(body, missing) {
-            Ok(None) if is_container => ReadFinding::Absent,
+            Ok(None) if is_list && is_element => ReadFinding::Absent,
+            Ok(Some(Value::Null)) if !is_list && !is_element => ReadFinding::Absent,
             Ok(_) | Err(_) => ReadFinding::Unclear,
         }
     }
@@ -172,11 +177,17 @@ fn split_last(pointer: &Pointer) -> Option<(Pointer, &str)> {
     Some((Pointer::parse(parent).ok()?, last))
 }
 
-/// The element of an array that follows the one at a pointer.
+/// The same place in the next element of the innermost list that a pointer goes through:
+/// `/data/1/id` for `/data/0/id`.
 fn following(pointer: &Pointer) -> Option<Pointer> {
-    let (parent, last) = split_last(pointer)?;
-    let next = last.parse::<u32>().ok()?.checked_add(1)?;
-    Pointer::parse(&format!("{parent}/{next}")).ok()
+    let mut tokens: Vec<String> = pointer.as_str().split('/').map(str::to_owned).collect();
+    let element = tokens.iter_mut().rev().find_map(|token| {
+        let number = token.parse::<u32>().ok()?;
+        Some((token, number.checked_add(1)?))
+    });
+    let (token, next) = element?;
+    *token = next.to_string();
+    Pointer::parse(&tokens.join("/")).ok()
 }
 
 /// When a route reads, and what *absent* means to it.

@@ -89,6 +89,38 @@ fn only_an_answer_of_the_expected_form_shows_absence() {
 }
 
 #[test]
+fn an_error_document_with_status_200_shows_nothing() {
+    let error = r#"{"error":"try later"}"#;
+    for place in ["/0", "/charge", "/data/0"] {
+        for present in [None, Some(pointer(place))] {
+            let rule = ReadRule { present, or_missing: Some(pointer(place)), ..single() };
+            assert_eq!(judge(&rule, 200, error), ReadFinding::Unclear, "{place}");
+            assert_eq!(judge(&rule, 200, "<html>"), ReadFinding::Unclear, "{place}");
+        }
+    }
+    let list = ReadRule { or_missing: Some(pointer("/0")), ..single() };
+    assert_eq!(judge(&list, 200, "[]"), ReadFinding::Absent);
+    let member = ReadRule { or_missing: Some(pointer("/charge")), ..single() };
+    assert_eq!(judge(&member, 200, r#"{"charge":null}"#), ReadFinding::Absent);
+    assert_eq!(judge(&member, 200, r#"{"charge":{}}"#).label(), "found");
+    // An object in the place of the list, and pointers that contradict each other.
+    let nested = ReadRule { or_missing: Some(pointer("/data/0")), ..single() };
+    assert_eq!(judge(&nested, 200, r#"{"data":{}}"#), ReadFinding::Unclear);
+    let both = ReadRule { present: Some(pointer("/data")), ..nested };
+    assert_eq!(judge(&both, 200, r#"{"data":[]}"#), ReadFinding::Unclear);
+}
+
+#[test]
+fn a_second_operation_is_noticed_wherever_the_pointer_leads() {
+    let two = r#"{"data":[{"id":"a","amount":49.9},{"id":"b"}]}"#;
+    let inside = ReadRule { present: Some(pointer("/data/0/id")), ..list() };
+    assert_eq!(judge(&inside, 200, two), ReadFinding::TwoFound);
+    let answer_alone =
+        ReadRule { answer: Some(pointer("/data/0")), present: None, or_missing: None, ..list() };
+    assert_eq!(judge(&answer_alone, 200, two), ReadFinding::TwoFound);
+}
+
+#[test]
 fn two_operations_are_never_taken_for_one() {
     let two = r#"{"data":[{"amount":49.9},{"amount":1}]}"#;
     assert_eq!(judge(&list(), 200, two), ReadFinding::TwoFound);

@@ -54,6 +54,8 @@ impl ReadRequest {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // A cache would repeat that the operation is absent, and never see the fence.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         for (name, value) in &rule.headers {
             let text = match value {
                 ReadHeader::Text(template) => template.text(values).ok_or_else(missing)?,

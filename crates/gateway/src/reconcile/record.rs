@@ -26,9 +26,12 @@ impl HeldRecord {
     }
 }
 
-/// What the templates of a rule may name.
+/// What the templates of a rule may name. A value that a client sent is never taken for the key or
+/// the caller: a record may have been captured under an earlier configuration.
 pub(super) fn values(key: &str, caller: &Caller, seen: &Snapshot) -> Vec<(String, String)> {
-    let mut values: Vec<(String, String)> = seen.captured.iter().collect();
+    let captured = seen.captured.iter();
+    let mut values: Vec<(String, String)> =
+        captured.filter(|(name, _)| !matches!(&**name, "key" | "caller")).collect();
     values.push(("key".to_owned(), key.to_owned()));
     if let Some(name) = clear_name(caller) {
         values.push(("caller".to_owned(), name.to_owned()));

@@ -70,10 +70,10 @@ impl ScopeReader {
         &self.known.scope
     }
 
-    /// Takes the rule of a changed configuration.
+    /// Takes the rule and the upstream of a changed configuration.
     pub(super) fn set_rule(&mut self, known: &ReconciledScope) {
-        if self.known.rule != known.rule {
-            // What was absent by another rule is not absent by this one.
+        if self.known.rule != known.rule || !Arc::ptr_eq(&self.known.pool, &known.pool) {
+            // What was absent by another rule, or at another upstream, is not absent by this one.
             self.records.clear();
         }
         self.known = known.clone();
