@@ -41,9 +41,14 @@ const NAMED_MAX: usize = 5;
 /// Arguments for the export of a provider.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ExportArgs {
-    /// A CSV with a line of column names: the held records that it names happened, one row for each
-    #[arg(long, value_name = "FILE.csv", conflicts_with_all = ["key", "released", "header"])]
+    /// A CSV export with a header line: each row that names exactly one held record completes it
+    #[arg(long, value_name = "FILE.csv")]
+    #[arg(conflicts_with_all = ["key", "released", "header", "body", "body_file"])]
     pub(super) from: Option<PathBuf>,
+    /// The names in the CSV are unique among all callers. Without it, `--caller` says whose export
+    /// this is
+    #[arg(long, requires = "from")]
+    names_are_global: bool,
     /// What names a record in the CSV: its key, or a captured value of this name
     #[arg(long, value_name = "NAME", default_value = "key", requires = "from")]
     by: String,
@@ -57,7 +62,6 @@ pub(super) struct ExportArgs {
     agree: Vec<(String, String)>,
     /// The column with the body of each answer. Default: a JSON object with all columns as texts
     #[arg(long, value_name = "COLUMN", requires = "from")]
-    #[arg(conflicts_with_all = ["body", "body_file"])]
     body_column: Option<String>,
     /// Column separator of the CSV: a character, or comma, semicolon or tab. Default: the most
     /// frequent one in the first line
@@ -126,8 +130,19 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CommandError> {
     let filter = RecordFilter { state: Some(StateName::Held), ..filter };
     let filter = filter.validate().map_err(|wrong| anyhow!(wrong))?;
+    if filter.caller.is_none() && !export.names_are_global {
+        let message = "two callers may use the same name for two operations: say whose export this \
+                       is with --caller, or --names-are-global if no two callers share a name";
+        return Err(anyhow!(message).into());
+    }
     let (target, output) = (target_args.open().await?, target_args.output());
-    let records = find(&target, &filter).await?.records;
+    let held = find(&target, &filter).await?;
+    if held.more {
+        let message = "too many held records match to tell whether a name is unique: narrow the \
+                       filter, for example with --scope or --since";
+        return Err(anyhow!(message).into());
+    }
+    let records = held.records;
     if records.is_empty() {
         return Err(CommandError::Absent);
     }

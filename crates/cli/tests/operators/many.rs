@@ -247,10 +247,11 @@ fn exported(harness: &Harness) {
     std::fs::write(harness.folder.path().join("charges.csv"), EXPORT).unwrap();
 }
 
-const FROM: [&str; 9] = [
+const FROM: [&str; 10] = [
     "resolve",
     "--from",
     "charges.csv",
+    "--names-are-global",
     "--completed",
     "--status",
     "201",
@@ -297,6 +298,9 @@ fn one_row_does_not_resolve_two_records() {
     std::fs::write(harness.folder.path().join("charges.csv"), "order,id\no-1,ch_1\n").unwrap();
     let from = ["resolve", "--from", "charges.csv", "--by", "order", "--completed"];
     let more = ["--status", "201", "--why", "export", "--yes", "--json"];
+    let refused = harness.run(&[&from[..], &more].concat());
+    assert!(refused.assert_exit(1).stderr.contains("--names-are-global"), "{}", refused.stderr);
+    let more = [&more[..], &["--names-are-global"]].concat();
     let done = harness.run(&[&from[..], &more].concat());
     assert_eq!(done.assert_exit(0).json()[0]["found"], 0);
     assert!(harness.audit().is_empty());
