@@ -89,12 +89,12 @@ async fn requests_are_accepted_during_the_drain_notice_while_the_server_is_not_r
     // Long enough for the requests below; the second signal ends it.
     let setup = Setup::new(&upstream.url()).gateway("drain_notice = \"1h\"");
     let gateway = setup.start().await;
-    assert_eq!(send(gateway.api(), get("/readyz")).await.status.as_u16(), 200);
+    assert_eq!(send(gateway.api(), local("/readyz")).await.status.as_u16(), 200);
     gateway.signal("TERM");
     gateway.wait_for_log("draining").await;
-    let mut ready = send(gateway.api(), get("/readyz")).await;
+    let mut ready = send(gateway.api(), local("/readyz")).await;
     while ready.status.as_u16() == 200 {
-        ready = send(gateway.api(), get("/readyz")).await;
+        ready = send(gateway.api(), local("/readyz")).await;
     }
     assert_eq!(ready.status.as_u16(), 503);
     let answer = gateway.send(charge("k", ORDER)).await;
