@@ -145,9 +145,13 @@ impl LogFilter {
                 let text = format!("{},{SPAN_TARGET}=off", level.filter());
                 EnvFilter::builder().parse(text).context("the log level is invalid")
             }
-            Self::Directives(text) => EnvFilter::builder()
-                .parse(text)
-                .with_context(|| format!("RUST_LOG is invalid: {text:?}")),
+            Self::Directives(text) => {
+                let names_spans = text.contains(SPAN_TARGET);
+                let directives =
+                    if names_spans { text.clone() } else { format!("{text},{SPAN_TARGET}=off") };
+                let filter = EnvFilter::builder().parse(directives);
+                filter.with_context(|| format!("RUST_LOG is invalid: {text:?}"))
+            }
         }
     }
 }

@@ -116,7 +116,9 @@ pub(super) async fn find(
     let id = query.id()?;
     let seen = state.semel.store().get(&id).await;
     let seen = seen.map_err(|error| ApiError::from_store_error(&error))?;
-    Ok(seen.map(|seen| RecordView::new(&id, seen, answers, Timestamp::now())))
+    let Some(seen) = seen else { return Ok(None) };
+    let view = RecordView::new(&id, seen, answers, Timestamp::now());
+    Ok(Some(view.with_reconcile_note(&**state.semel.store(), &id).await))
 }
 
 async fn show(
@@ -133,7 +135,7 @@ async fn show(
         h1 { "Record " span.key { (safe(&query.key)) } }
         @if !query.done.is_empty() { p.done role="status" { "Done: " (safe(&query.done)) "." } }
         section.card aria-label="In short" {
-            p.lead { (state_label(&view.line.state)) " " (verdict(view)) }
+            p.lead { (state_label(&view.line.state)) " " (verdict(view, trail.as_ref())) }
             @if is_held && visitor.is_operator() {
                 p.buttons { a.button href=(query.link("resolve")) { "Resolve…" } }
             }
@@ -176,10 +178,23 @@ fn missing(state: &PageState, visitor: &Visitor, query: &RecordParams) -> Respon
     response
 }
 
-/// What happened under the key, in words: the first thing that is asked.
-fn verdict(view: &RecordView) -> Markup {
+/// What happened under the key, in words: the first thing that is asked. Without the whole audit
+/// log it is not known whether an earlier record was deleted.
+fn verdict(view: &RecordView, trail: Option<&AuditTrail>) -> Markup {
     let line = &view.line;
+    let applied = |act: &str| {
+        let acts = trail.iter().flat_map(|trail| &trail.acts);
+        acts.filter(|past| past.result == "applied").any(|past| past.act == act)
+    };
     let attempts = match line.attempt {
+        0 | 1 if applied("delete") => html! {
+            strong { "It ran once since an operator deleted its record" }
+            "; what ran before may have taken effect as well. It ran"
+        },
+        0 | 1 if trail.is_none_or(|trail| trail.is_cut) => html! {
+            strong { "This record has one attempt" }
+            "; whether an earlier one was deleted is not known. It ran"
+        },
         0 | 1 => html! { strong { "It ran once" } },
         many => html! {
             strong { "It was started " (many) " times" }
@@ -192,6 +207,14 @@ fn verdict(view: &RecordView) -> Markup {
         ("completed", Some("failed")) => html! {
             strong { "Its outcome was never known" } ", and every repeat gets operation-failed."
         },
+        ("completed", _)
+            if line.reason_label.as_deref() == Some("resolved") && applied("reconcile") =>
+        {
+            html! {
+                strong { "A read of the upstream showed that it took effect" }
+                ", and its answer was recorded. Every repeat gets it, and nothing runs."
+            }
+        }
         ("completed", _) if line.reason_label.as_deref() == Some("resolved") => html! {
             strong { "An operator said that it took effect" } " and recorded its answer. Every "
             "repeat gets it, and nothing runs."
@@ -205,6 +228,7 @@ fn verdict(view: &RecordView) -> Markup {
         ("held", _) => html! {
             strong { "It is unknown whether it took effect" }
             @if let Some(reason) = &line.reason { ": " (safe(reason)) }
+            @if let Some(note) = &view.reconcile { ". The upstream was asked: " (safe(note)) }
             ". It does not run again until an operator says what happened; clients get 423."
         },
         ("in_flight", _) if line.lapsed => html! {

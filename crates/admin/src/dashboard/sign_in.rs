@@ -67,18 +67,20 @@ pub(super) async fn submit(
     let SignInForm { user, token, next } = &form;
     let refuse =
         |status, why: &str| respond(status, "Sign in", &content(&state, next, user, Some(why)));
-    if let Some(wait) = dashboard.sign_in_throttle.wait(peer.ip()) {
-        let seconds = wait.as_secs().saturating_add(1);
-        let why = format!("Too many failed sign-ins. Try again in {seconds} seconds.");
-        let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, &why);
-        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-        return response;
-    }
     if check.is_some_and(|Extension(check)| !check.shows_records()) {
         let error = crate::api_error::ApiError::token_required_for_remote();
         return ErrorPage::from(error).into_response();
     }
+    // A valid token is never refused: it cannot be guessed, and behind a proxy all users have one
+    // address.
     let Some(credential) = state.tokens.find(token.trim()) else {
+        if let Some(wait) = dashboard.sign_in_throttle.wait(peer.ip()) {
+            let seconds = wait.as_secs().saturating_add(1);
+            let why = format!("Too many failed sign-ins. Try again in {seconds} seconds.");
+            let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, &why);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+            return response;
+        }
         dashboard.sign_in_throttle.record_failure(peer.ip());
         state.record_auth_failure(peer, "/sign-in");
         return refuse(StatusCode::UNAUTHORIZED, "This is not a token of this server.");

@@ -81,6 +81,7 @@ fn act(act: &PastAct) -> TimelineEvent {
     let title = match (&*act.act, &act.to) {
         ("resolve", Some(to)) => html! { "Resolved as " (safe(to)) },
         ("delete", _) => html! { "Deleted" },
+        ("reconcile", Some(to)) => html! { "Read from the upstream: " (safe(to)) },
         ("read-answer", _) => html! { "Answer read" },
         (other, Some(to)) => html! { (safe(other)) ": " (safe(to)) },
         (other, None) => html! { (safe(other)) },
