@@ -206,7 +206,8 @@ mod tests {
             shown("postgres://semel@db/app?schema=money&sslmode=disable"),
             "pg_dump --format=custom --file=semel.dump \
              '--table=\"money\".\"semel_records\"' '--table=\"money\".\"semel_meta\"' \
-             '--table=\"money\".\"semel_metadata\"' '--table=\"money\".\"semel_fences\"' \
+             '--table=\"money\".\"semel_metadata\"' \
+             '--table=\"money\".\"semel_limit_counters\"' '--table=\"money\".\"semel_fences\"' \
              '--dbname=host=db port=5432 user=semel dbname=app sslmode=disable'"
         );
     }
