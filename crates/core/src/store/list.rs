@@ -6,7 +6,7 @@ use crate::{
     About, Caller, Fence, Key, NodeName, Reason, RecordId, Scope, Snapshot, StateName, StateView,
 };
 
-/// The largest page of [`Store::list`].
+/// The largest page of [`Store::list`](crate::Store::list).
 pub const PAGE_MAX: u32 = 1000;
 
 /// Which records to list. A store finds records by key, by state and by time without a scan; every
