@@ -126,7 +126,8 @@ impl Setup {
 
     /// Keeps the records in a file.
     pub(crate) fn on_disk(self) -> Self {
-        self.head(Records::Sqlite.line())
+        let line = self.records.line();
+        self.head(line)
     }
 
     /// Sets the lines before the first table.

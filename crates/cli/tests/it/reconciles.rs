@@ -165,8 +165,10 @@ async fn an_operation_that_is_found_is_recorded_and_replayed() {
     let event = |event| format!("semel_reconcile_total{{scope=\"default\",event=\"{event}\"}}");
     reaches(&gateway, &event("found"), 2).await;
     reaches(&gateway, &event("completed"), 2).await;
-    let audit = std::fs::read_to_string(gateway.setup.folder().join("semel.db.audit.jsonl"));
-    let audit = audit.unwrap();
+    // Beside the file of SQLite, or in the folder of the program.
+    let names = ["semel.db.audit.jsonl", "semel.audit.jsonl"];
+    let read = |name| std::fs::read_to_string(gateway.setup.folder().join(name)).ok();
+    let audit = names.into_iter().find_map(read).unwrap();
     let lines: Vec<Value> = audit.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
     let of = |result: &str| lines.iter().filter(|it| it["result"] == result).count();
     assert_eq!((of("intended"), of("applied")), (2, 2), "{audit}");
