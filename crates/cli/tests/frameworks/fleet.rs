@@ -150,7 +150,8 @@ fn work(on_unknown: &'static str, backend: Backend, messages: usize) -> Option<(
         thread::sleep(Duration::from_millis(20));
     }
     for (number, worker) in workers.iter_mut().enumerate() {
-        assert!(worker.wait().unwrap().success(), "worker {number}");
+        let status = worker.wait().unwrap();
+        assert!(status.success(), "worker {number}: {status}");
         assert!(fleet.folder.path().join(format!("finished-{number}")).exists());
     }
     Some((fleet, kills))
