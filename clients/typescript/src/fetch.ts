@@ -109,12 +109,22 @@ async function attempt(
   init: RequestInit,
   timeoutMs: number,
 ): Promise<Attempt> {
-  const timeout = AbortSignal.timeout(Math.ceil(timeoutMs));
+  const stop = new AbortController();
+  const cancel = () => stop.abort(request.signal.reason);
+  if (request.signal.aborted) cancel();
+  request.signal.addEventListener("abort", cancel, { once: true });
+  let timedOut = false;
+  // The timer of `AbortSignal.timeout` does not keep the process, and neither does a connection that
+  // was closed while it was idle: the process could end in the middle of a call.
+  const timer = setTimeout(() => {
+    timedOut = true;
+    stop.abort(new DOMException("The attempt timed out.", "TimeoutError"));
+  }, Math.ceil(timeoutMs));
   try {
     const answer = await send(request.url, {
       ...settingsOf(request),
       ...init,
-      signal: AbortSignal.any([request.signal, timeout]),
+      signal: stop.signal,
     });
     const content = await answer.arrayBuffer();
     const head = { status: answer.status, statusText: answer.statusText, headers: answer.headers };
@@ -123,8 +133,11 @@ async function attempt(
     const header = (name: string) => answer.headers.get(name);
     return { outcome: readSignals(answer.status, header, unixSeconds), response };
   } catch (error) {
-    if (timeout.aborted) return { outcome: "timed_out", error };
+    if (timedOut) return { outcome: "timed_out", error };
     return { outcome: NOT_SENT.includes(codeOf(error)) ? "not_sent" : "broken", error };
+  } finally {
+    clearTimeout(timer);
+    request.signal.removeEventListener("abort", cancel);
   }
 }
 
