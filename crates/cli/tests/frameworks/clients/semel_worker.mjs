@@ -13,6 +13,8 @@ const service = new Semel(process.env.SEMEL_API, {
   scope: "messages",
   token: process.env.SEMEL_TOKEN,
   onUnknown: wanted.on_unknown,
+  // A reply that is lost with a killed server is asked for again long before the deadline of the call.
+  http: { attemptTimeoutMs: 15_000 },
 });
 
 const held = [];
